@@ -1,0 +1,1 @@
+"""One file an output: a report to text. Knows layout and nothing else."""

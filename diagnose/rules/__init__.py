@@ -1,0 +1,1 @@
+"""One file a diagnosis: asks the case for findings, compares times, phrases. Computes nothing."""
