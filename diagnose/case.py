@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from diagnose.model import Cause, Event, Evidence, Finding, Mask, Setting, Signal, Span
+from diagnose.model import Cause, Event, Evidence, Finding, Frozen, Mask, Setting, Signal, Span
 
 HALF_DECADE = math.log(10) / 2  # evidence weights are half-decades of odds (knowledge B.10)
 
@@ -60,12 +59,12 @@ class Case:
 
     name: str = ""
     step_unit: str = "step"
-    signals: Mapping[str, Signal] = field(default=MappingProxyType({}), kw_only=True)
+    signals: Mapping[str, Signal] = field(default_factory=Frozen, kw_only=True)
     findings: tuple[Finding, ...] = field(default=(), kw_only=True)
     events: tuple[Event, ...] = field(default=(), kw_only=True)
-    settings: Mapping[str, Setting] = field(default=MappingProxyType({}), kw_only=True)
+    settings: Mapping[str, Setting] = field(default_factory=Frozen, kw_only=True)
     masks: tuple[Mask, ...] = field(default=(), kw_only=True)
-    facts: Mapping[str, Any] = field(default=MappingProxyType({}), kw_only=True)
+    facts: Mapping[str, Any] = field(default_factory=Frozen, kw_only=True)
 
     # -- extent
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,19 @@ from numpy.typing import NDArray
 Steps = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+
+class Frozen(dict[str, Any]):
+    """A mapping that can't be changed but can cross process borders (a mappingproxy can't be pickled)."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this mapping is frozen")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Frozen, (dict(self),)
+
+
 
 
 class Severity(str, Enum):
@@ -102,7 +113,7 @@ class Event:
     step: int | None = field(default=None, kw_only=True)
     time: float | None = field(default=None, kw_only=True)  # seconds since 1970, UTC
     rank: int | None = field(default=None, kw_only=True)
-    numbers: Mapping[str, float] = field(default=NO_NUMBERS, kw_only=True)
+    numbers: Mapping[str, float] = field(default_factory=Frozen, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +173,7 @@ class Finding:
     size: float = field(default=0.0, kw_only=True)
     strength: float = field(default=0.0, kw_only=True)
     onset: Span = field(kw_only=True)
-    numbers: Mapping[str, float] = field(default=NO_NUMBERS, kw_only=True)
+    numbers: Mapping[str, float] = field(default_factory=Frozen, kw_only=True)
     masks: tuple[str, ...] = field(default=(), kw_only=True)
     id: str = field(default="", kw_only=True)
 
@@ -217,7 +228,7 @@ class Fix:
     expect: str = field(default="", kw_only=True)
     caution: str = field(default="", kw_only=True)
     changes: tuple[Change, ...] = field(default=(), kw_only=True)
-    spelled: Mapping[str, str] = field(default=MappingProxyType({}), kw_only=True)  # framework -> snippet
+    spelled: Mapping[str, str] = field(default_factory=Frozen, kw_only=True)  # framework -> snippet
     safety: str = field(default="needs-judgement", kw_only=True)  # safe | needs-judgement
 
 
@@ -281,8 +292,8 @@ class Report:
     settings: tuple[Setting, ...] = field(default=(), kw_only=True)
     sources: tuple[Source, ...] = field(default=(), kw_only=True)
     problems: tuple[Problem, ...] = field(default=(), kw_only=True)
-    missing: Mapping[str, tuple[str, ...]] = field(default=MappingProxyType({}), kw_only=True)  # metric -> rules blind without it
-    advice: Mapping[str, str] = field(default=MappingProxyType({}), kw_only=True)  # metric -> snippet that would log it
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=Frozen, kw_only=True)  # metric -> rules blind without it
+    advice: Mapping[str, str] = field(default_factory=Frozen, kw_only=True)  # metric -> snippet that would log it
     schema: str = field(default="diagnose.report/1", kw_only=True)
     made_by: str = field(default="", kw_only=True)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from diagnose.model import (
@@ -17,6 +16,7 @@ from diagnose.model import (
     Event,
     Finding,
     Floats,
+    Frozen,
     Problem,
     Report,
     Setting,
@@ -64,7 +64,7 @@ class RawRun:
     sources: tuple[Source, ...] = field(default=(), kw_only=True)
     key: str = field(default="", kw_only=True)
     clean_end: bool | None = field(default=None, kw_only=True)
-    facts: Mapping[str, Any] = field(default=MappingProxyType({}), kw_only=True)  # framework, world_size, started, ...
+    facts: Mapping[str, Any] = field(default_factory=Frozen, kw_only=True)  # framework, world_size, started, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class Reader:
     read: Callable[[Sequence[Path]], RawRun]
     home: Callable[[Path], Path] = field(default=lambda path: path.parent, kw_only=True)
     priority: int = field(default=50, kw_only=True)
+    key: Callable[[Path], str] = field(default=lambda path: "", kw_only=True)  # files of one home with other keys are other runs
     companion: bool = field(default=False, kw_only=True)  # settings only (ds_config.json): never a run by itself
 
 
@@ -125,7 +126,7 @@ class Example:
     title: str
     fires: bool
     make: Callable[[], Mapping[str, tuple[Steps, Floats]]]
-    settings: Mapping[str, Any] = field(default=MappingProxyType({}), kw_only=True)
+    settings: Mapping[str, Any] = field(default_factory=Frozen, kw_only=True)
     events: tuple[Event, ...] = field(default=(), kw_only=True)
 
 

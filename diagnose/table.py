@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import BadTable
-from diagnose.model import Event, Floats, Problem, Setting, Source, Steps
+from diagnose.model import Event, Floats, Frozen, Problem, Setting, Source, Steps
 
 SCHEMA = "diagnose.table/1"
 COLUMNS = (
@@ -65,7 +64,7 @@ class Run:
     events: tuple[Event, ...] = field(default=(), kw_only=True)
     sources: tuple[Source, ...] = field(default=(), kw_only=True)
     problems: tuple[Problem, ...] = field(default=(), kw_only=True)
-    facts: Mapping[str, Any] = field(default=MappingProxyType({}), kw_only=True)
+    facts: Mapping[str, Any] = field(default_factory=Frozen, kw_only=True)
 
     @property
     def points(self) -> int:
@@ -213,10 +212,10 @@ def _load(path: Path) -> Run:
     return Run(
         meta["name"], meta["path"], meta["step_unit"], _series(table),
         settings=tuple(Setting(s["name"], s["value"], spelled=s["spelled"], where=s["where"]) for s in meta["settings"]),
-        events=tuple(Event(**{**e, "numbers": MappingProxyType(e["numbers"])}) for e in meta["events"]),
+        events=tuple(Event(**{**e, "numbers": Frozen(e["numbers"])}) for e in meta["events"]),
         sources=tuple(Source(**s) for s in meta["sources"]),
         problems=tuple(Problem(**p) for p in meta["problems"]),
-        facts=MappingProxyType(meta["facts"]),
+        facts=Frozen(meta["facts"]),
     )  # fmt: skip
 
 

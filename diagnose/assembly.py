@@ -1,0 +1,291 @@
+"""Which files are one run, and how what several readers found becomes one run table.
+
+Files are claimed by content. A run lives in the home that its reader names; a home below another one joins it when the
+upper one holds logs or configuration of its own and nothing else of that format lies below it (a DeepSpeed console with its
+CSV and TensorBoard monitors and its `ds_config.json` is *one* run). Files of one home with different keys (two W&B ids, two
+consoles) are different runs. Companions (configuration files) belong to every run of their directory and never are one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnose import metrics, registry, settings
+from diagnose.errors import NothingReadable
+from diagnose.model import Event, Frozen, Problem, Setting, Source, Steps
+from diagnose.parts import RawRun, RawSeries, Reader
+from diagnose.table import Run, Series, attempts_of, ordered
+
+MAX_FILES = 200_000  # of a folder; what lies beyond is said, not read
+MAX_DEPTH = 16
+_NEVER = frozenset(
+    ".pt .pth .bin .safetensors .ckpt .npz .npy .png .jpg .jpeg .gif .svg .pdf .mp4 .py .pyc .so .md .html .css .js .ipynb .whl .onnx".split()
+)  # files that no log format uses; named so that a folder of checkpoints is not opened file by file
+_SKIP_DIRS = frozenset({".git", "__pycache__", "node_modules", ".venv", "site-packages", "latest-run"})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One run to read: its name, where it lives, and which reader reads which file."""
+
+    name: str
+    home: Path
+    files: tuple[tuple[str, Path], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, for spreading work."""
+        return sum(_size(path) for _, path in self.files)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def claimed_by(path: Path) -> Reader | None:
+    """The first reader that claims a file, content tests first; None when none does."""
+    for reader in registry.readers():
+        if reader.claims(path):
+            return reader  # type: ignore[no-any-return]
+    return None
+
+
+def discover(paths: Sequence[str | Path]) -> tuple[Target, ...]:
+    """The runs below the paths, in order of name; NothingReadable names a path that holds none, and what was tried."""
+    targets: list[Target] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            found = _in_folder(path)
+            if not found:
+                raise NothingReadable("no file below it is a log that can be read.", where=str(path), hint=_tried())
+            targets += found
+        elif path.exists():
+            targets.append(_one_file(path))
+        else:
+            raise NothingReadable("there is no such file or directory.", where=str(path), hint="Check the path.")
+    return tuple(targets)
+
+
+def _tried() -> str:
+    return "Tried: " + ", ".join(r.title for r in registry.readers() if not r.companion) + "."
+
+
+def _one_file(path: Path) -> Target:
+    reader = claimed_by(path) if path.is_file() else None
+    if reader is None or reader.companion:
+        what = "an empty file." if path.is_file() and not _size(path) else "not a log in a known format." if path.is_file() else "not a file."
+        raise NothingReadable(what, where=str(path), hint=_tried())
+    beside = []
+    folder = reader.home(path)
+    for place in dict.fromkeys((path.parent, folder)):
+        beside += [p for p in _files_of(place) if p != path]
+    companions = [("" + r.id, p) for p in beside if (r := _companion(p)) is not None]
+    return Target(path.name, path.parent, ((reader.id, path), *companions))
+
+
+def _companion(path: Path) -> Reader | None:
+    if path.suffix.lower() not in (".json", ".yaml", ".yml"):
+        return None
+    reader = claimed_by(path)
+    return reader if reader is not None and reader.companion else None
+
+
+def _files_of(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(e.path) for e in entries if e.is_file(follow_symlinks=True) and not e.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _walk(root: Path) -> Iterable[Path]:
+    count, base = 0, len(root.parts)
+    for folder, dirs, names in os.walk(root, followlinks=False):
+        here = Path(folder)
+        dirs[:] = sorted(d for d in dirs if d not in _SKIP_DIRS) if len(here.parts) - base < MAX_DEPTH else []
+        for name in sorted(names):
+            path = here / name
+            if path.suffix.lower() in _NEVER or name.startswith(".") or not path.is_file():
+                continue
+            count += 1
+            if count > MAX_FILES:
+                return
+            yield path
+
+
+def _in_folder(root: Path) -> list[Target]:
+    logs: list[tuple[Reader, Path, Path]] = []  # reader, file, home
+    companions: list[tuple[Reader, Path]] = []
+    for path in _walk(root):
+        reader = claimed_by(path)
+        if reader is None:
+            continue
+        if reader.companion:
+            companions.append((reader, path))
+        else:
+            home = reader.home(path)
+            logs.append((reader, path, home if root == home or root in home.parents else max(root, path.parent, key=lambda p: len(p.parts))))
+    homes = _joined(root, logs, {p.parent for _, p in companions})
+    groups: dict[tuple[Path, str], list[tuple[Reader, Path]]] = {}
+    keys: dict[Path, dict[str, set[str]]] = {}
+    for reader, path, home in logs:
+        top = homes[home]
+        keys.setdefault(top, {}).setdefault(reader.id, set()).add(reader.key(path))
+    for reader, path, home in logs:
+        top = homes[home]
+        many = any(len(k) > 1 for k in keys[top].values())
+        label = f"{reader.id}:{reader.key(path)}" if many else ""
+        groups.setdefault((top, label), []).append((reader, path))
+    return [_target(root, home, label, files, companions) for (home, label), files in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))]
+
+
+def _joined(root: Path, logs: Sequence[tuple[Reader, Path, Path]], configured: set[Path]) -> dict[Path, Path]:
+    """Each home's final home: the nearest one above that holds logs or configuration and has no other of its format below."""
+    formats: dict[Path, set[str]] = {}
+    for reader, _, home in logs:
+        formats.setdefault(home, set()).add(reader.id)
+    out = {}
+    for home in formats:
+        out[home] = home
+        for above in list(home.parents)[:3]:
+            if above != root and root not in above.parents:
+                break
+            if above not in formats and above not in configured:
+                continue
+            rivals = [h for h in formats if h != home and (above == h or above in h.parents) and formats[h] & formats[home]]
+            if not rivals:
+                out[home] = above
+            break
+    return out
+
+
+def _target(root: Path, home: Path, label: str, files: list[tuple[Reader, Path]], companions: list[tuple[Reader, Path]]) -> Target:
+    near = {home, *(path.parent for _, path in files), *(p.parent.parent for _, p in files if p.parent != home and home in p.parents)}
+    own = [(r.id, p) for r, p in companions if p.parent in near]
+    name = home.name if home == root else str(home.relative_to(root))
+    key = label.partition(":")[2]
+    return Target(f"{name}/{key}" if key else name or str(home), home, (*((r.id, p) for r, p in files), *own))
+
+
+# -- from what the readers found to one table
+
+
+def read(target: Target) -> Run:
+    """Reads all files of a target and assembles them; a reader that fails costs its files, and says so."""
+    by_reader: dict[str, list[Path]] = {}
+    for reader_id, path in target.files:
+        by_reader.setdefault(reader_id, []).append(path)
+    known = {r.id: r for r in registry.readers()}
+    raws, problems = [], []
+    for reader_id, paths in by_reader.items():
+        try:
+            raws.append(known[reader_id].read(paths))
+        except Exception as error:
+            where = ", ".join(str(p) for p in paths[:3])
+            problems.append(Problem(where, f"the {reader_id} reader failed ({type(error).__name__}: {error}); its files are left out"))
+    return assemble(raws, name=target.name, path=str(target.home), problems=problems)
+
+
+def assemble(raws: Sequence[RawRun], *, name: str, path: str = "", problems: Iterable[Problem] = ()) -> Run:
+    """One run table from what several readers found about one run: names mapped, sample axes turned into steps, attempts counted."""
+    sources: list[Source] = []
+    found: list[tuple[RawSeries, int]] = []
+    odd = list(problems)
+    logged: list[Setting] = []
+    events: list[Event] = []
+    facts: dict[str, Any] = {}
+    for raw in sorted(raws, key=lambda r: not r.series):  # companions last: what the run itself said wins
+        found += [(s, len(sources) + s.source) for s in raw.series]
+        sources += raw.sources
+        logged = [*raw.settings, *logged] if not raw.series else [*logged, *raw.settings]
+        events += raw.events
+        odd += raw.problems
+        facts = {**raw.facts, **facts}
+        if raw.key:
+            facts.setdefault("key", raw.key)
+        if raw.clean_end is not None:
+            facts.setdefault("clean_end", raw.clean_end)
+    per_step = _samples_per_step(found, logged)
+    if per_step:
+        facts["samples_per_step"] = per_step
+    unit = _main_axis(found, per_step)
+    series = _merge(found, unit, per_step)
+    return Run(
+        name, path, unit, series,
+        settings=tuple(logged), events=tuple(events), sources=tuple(sources), problems=tuple(odd), facts=Frozen(facts),
+    )  # fmt: skip
+
+
+def _axis(series: RawSeries) -> str:
+    if series.axis == "step" and series.name.startswith("Train/Samples/"):
+        return "samples"  # the DeepSpeed monitor counts samples in every writer (formats: monitor files)
+    return series.axis
+
+
+def _samples_per_step(found: Sequence[tuple[RawSeries, int]], logged: Sequence[Setting]) -> int | None:
+    """Samples of one optimizer step, from the configuration when the sample axis agrees with it, else from the axis itself."""
+    axes = [s.steps for s, _ in found if _axis(s) == "samples" and len(s) > 2] if found else []
+    if not axes:
+        return None
+    gaps = np.concatenate([np.diff(a) for a in axes])
+    gaps = gaps[gaps > 0]
+    batch = settings.canonical(logged).get("batch.global")
+    if batch is not None and isinstance(batch.value, (int, float)) and batch.value >= 1:
+        size = int(batch.value)
+        if len(gaps) and float(np.mean(gaps % size == 0)) > 0.9:
+            return size
+    return int(np.gcd.reduce(gaps)) if len(gaps) and int(np.gcd.reduce(gaps)) > 0 else None
+
+
+def _main_axis(found: Sequence[tuple[RawSeries, int]], per_step: int | None) -> str:
+    """The axis of the training loss, else the axis with most points; samples become steps when the batch is known."""
+    weights: dict[str, float] = {}
+    for series, _ in found:
+        axis = "step" if per_step and _axis(series) == "samples" else _axis(series)
+        bonus = 1e9 if metrics.canonical(series.name, series.group) == "loss/train" else 0.0
+        weights[axis] = weights.get(axis, 0.0) + len(series.steps) + bonus * (axis != "row") * bool(len(series.steps))
+    weights = {a: w for a, w in weights.items() if a != "row" or len(weights) == 1}
+    return max(weights, key=lambda a: (weights[a], a)) if weights else "step"
+
+
+def _merge(found: Sequence[tuple[RawSeries, int]], unit: str, per_step: int | None) -> tuple[Series, ...]:
+    """Series by (metric, tag, rank, group): files of one writer are joined, and attempts go on counting from file to file."""
+    groups: dict[tuple[str, str, int | None, str], list[tuple[RawSeries, int, Steps]]] = {}
+    for series, source in found:
+        steps, axis = series.steps, _axis(series)
+        if axis == "samples" and per_step:
+            steps, axis = steps // per_step, "step"
+        name = metrics.canonical(series.name, "" if series.group == "system" else series.group)
+        if series.group == "system":
+            name = series.name
+        elif axis not in (unit, "row"):
+            name = f"{name} by {axis}"
+        elif axis == "row" and unit != "row":
+            name = f"{name} by row"
+        groups.setdefault((name, series.name, series.rank, series.group), []).append((series, source, steps))
+    out: list[Series] = []
+    for (name, tag, rank, _), parts in groups.items():
+        attempt, top = 0, None
+        for series, source, steps in sorted(parts, key=lambda p: p[1]):
+            if not len(steps):
+                continue
+            attempt += int(top is not None and int(steps[0]) <= top)
+            counted = np.minimum(attempts_of(steps).astype(np.int64) + attempt, 32767).astype(np.int16)
+            out.append(ordered(name, tag, steps, series.values, series.times, rank=rank, source=source, attempts=counted))
+            attempt, top = int(counted[-1]), int(steps.max())
+    return tuple(sorted(out, key=lambda s: (s.metric, -1 if s.rank is None else s.rank, s.source, s.logged_as)))
+
+
+def renamed(run: Run, name: str) -> Run:
+    """The same run under another name."""
+    return replace(run, name=name)
