@@ -161,7 +161,10 @@ _SPLITS = {"train": "train", "training": "train", "trn": "train", "tr": "train",
            "eval": "eval", "test": "eval", "dev": "eval"}  # fmt: skip
 _OTHER_AXIS = re.compile(r"(?:[ _-]vs[ _-](?:samples|tokens)|__MIN|__MAX)$", re.I)
 _LAYER_PATTERNS = (
-    re.compile(r"^(?:grad(?:ient)?s?|l2_norm/grad|grad/norm|gradient_norms?|grad_2\.0_norm|gradients?/norm|gradnorm|grad_norm)[/._](?P<layer>.+?)(?:/norm)?$", re.I),
+    re.compile(
+        r"^(?:l2_norm/grad|grad/norm|gradients?[/_]norms?|grads?_norms?|grad_2\.0_norm|gradnorms?|gradients?|grads?)[/._](?P<layer>.+?)(?:/norm)?$",
+        re.I,
+    ),
     re.compile(r"^(?P<layer>.+?)[/._](?:grad_norm|gradnorm|grad/norm|grad_l2)$", re.I),
     re.compile(r"^gnorm_(?P<layer>.+)$", re.I),
 )  # fmt: skip

@@ -52,25 +52,32 @@ def build(run: Run) -> Signals:
 
 def stitch(steps: Steps, attempts: NDArray[np.int16]) -> NDArray[np.int64]:
     """Indices of the effective points, steps strictly rising: the last writer of a step wins, and an attempt that goes back
-    to step s supersedes everything at or after s written before it (formats 5).
+    to step s supersedes everything at or after s written before it (the rule of TensorBoard's data server).
 
-    `steps` and `attempts` are sorted by (attempt, step). An attempt of one point below points that go on above it is a stray
-    point, not a restart.
+    `steps` and `attempts` are sorted by (attempt, step). One low point among points that simply go on is a stray (a tag logged
+    without a step among tags with steps), not a restart.
     """
     keep = np.ones(len(steps), bool)
     starts = np.flatnonzero(np.diff(attempts, prepend=attempts[:1] - 1)) if len(steps) else np.empty(0, np.int64)
     ends = np.append(starts[1:], len(steps))
     for a, b in zip(starts[1:], ends[1:], strict=True):
-        first = steps[a]
-        if b - a == 1 and b < len(steps):
-            continue
-        keep[:a] &= steps[:a] < first
+        if not _stray(steps, a, b):
+            keep[:a] &= steps[:a] < steps[a]
     index = np.flatnonzero(keep)
     order = index[np.argsort(steps[index], kind="stable")]
     if not len(order):
         return order
     last = np.append(steps[order][1:] != steps[order][:-1], True)
     return order[last]
+
+
+def _stray(steps: Steps, a: int, b: int) -> bool:
+    """Whether the attempt's first point is followed by points that go on where the earlier attempts ended."""
+    top = int(steps[:a].max())
+    if b - a < 2 or a < 3 or int(steps[a + 1]) <= top:
+        return False
+    usual = max(1.0, float(np.median(np.diff(steps[max(0, a - 64) : a]))))
+    return int(steps[a + 1]) - int(steps[a]) > 2.5 * usual and int(steps[a + 1]) - top <= 2.5 * usual
 
 
 def _stitched(run: Run, facts: dict[str, Any]) -> dict[str, Signal]:
