@@ -65,7 +65,11 @@ def explosion(severity: Severity = Severity.CRITICAL, step: int = 14_200) -> Dia
                 because="The update was too large.",
                 expect="The norm stays below 5.",
                 caution="Training takes longer.",
-                changes=(Change("optimizer.lr", "scale", 0.5, now=0.0012), Change("gradient_clipping", "set", 1.0), Change("warmup", "add", 100)),
+                changes=(
+                    Change("optimizer.lr", "scale", 0.5, now=0.0012),
+                    Change("gradient_clipping", "set", 1.0),
+                    Change("warmup", "add", 100),
+                ),
                 spelled=Frozen({"pytorch": "optimizer = AdamW(params, lr=6e-4)", "deepspeed": '{\n  "gradient_clipping": 1.0\n}'}),
                 safety="safe",
             ),
@@ -89,22 +93,43 @@ def made(name: str = "gpt", *diagnoses: Diagnosis, **more: object) -> Report:
             Outcome("noise-scale-drift", Status.NOT_APPLICABLE, missing=("noise_scale|noise_scale/small",)),
         ),
         "findings": (
-            Finding("growth", "grad_norm", Span(14_200, 14_900), direction="up", size=4e4, strength=41.26, onset=Span(14_200, 14_220), id="f1"),
+            Finding(
+                "growth", "grad_norm", Span(14_200, 14_900), direction="up", size=4e4, strength=41.26, onset=Span(14_200, 14_220), id="f1"
+            ),
             Finding("level-shift", "loss/train", Span(400, 900), onset=Span(400, 410), masks=("X1: lr-change at 400",), id="f2"),
-            Finding("spike", "grad_norm", Span(5000, 5000), direction="up", strength=9.0, onset=Span(5000, 5000), id="f3", numbers=Frozen(peak=math.inf)),
+            Finding(
+                "spike",
+                "grad_norm",
+                Span(5000, 5000),
+                direction="up",
+                strength=9.0,
+                onset=Span(5000, 5000),
+                id="f3",
+                numbers=Frozen(peak=math.inf),
+            ),
         ),
         "unexplained": ("f3",),
         "masks": (Mask("X1", "lr-change at 400", Span(400, 450)),),
-        "curves": (Curve("loss/train", "lm loss", "nats", steps, loss, points=300), Curve("grad_norm", "gnorm", "", steps, norms, points=300)),
+        "curves": (
+            Curve("loss/train", "lm loss", "nats", steps, loss, points=300),
+            Curve("grad_norm", "gnorm", "", steps, norms, points=300),
+        ),
         "events": (Event("overflow", "OVERFLOW! skipping", where="log:3", step=7, time=1.5, rank=0, numbers=Frozen(scale=math.nan)),),
-        "settings": (Setting("optimizer.lr", 0.0012, spelled="lr"), Setting("odd", [1, None, True, "NaN", math.inf], spelled="odd", where="c.json")),
+        "settings": (
+            Setting("optimizer.lr", 0.0012, spelled="lr"),
+            Setting("odd", [1, None, True, "NaN", math.inf], spelled="odd", where="c.json"),
+        ),
         "sources": (Source("runs/gpt/log.txt", "deepspeed-console", "0.14.2"),),
         "problems": (Problem("log.txt:17", "half a line"),),
         "missing": Frozen({"noise_scale|noise_scale/small": ("noise-scale-drift",)}),
         "advice": Frozen({"noise_scale|noise_scale/small": "writer.add_scalar('noise_scale', value, step)"}),
         "made_by": "diagnose 0.1.0",
     }
-    verdict = f"{diagnoses[0].severity.value.upper()}: {diagnoses[0].summary}" if diagnoses else "Nothing wrong found: 2 rules looked at 600 points."
+    verdict = (
+        f"{diagnoses[0].severity.value.upper()}: {diagnoses[0].summary}"
+        if diagnoses
+        else "Nothing wrong found: 2 rules looked at 600 points."
+    )
     run = {"name": name, "path": f"runs/{name}", "step_unit": "step", "first_step": 0, "last_step": 14_950, "points": 600, "attempts": 2}
     return Report(Frozen({**run, "framework": "deepspeed"}), verdict, **{**parts, **more})  # type: ignore[arg-type]
 
@@ -162,7 +187,11 @@ def hostile() -> Report:
 
 @pytest.fixture
 def dead() -> Report:
-    return Report(Frozen({"name": "dead", "path": "runs/dead", "points": 0}), "Could not judge: runs/dead: an empty file.", problems=(Problem("runs/dead", "an empty file."),))
+    return Report(
+        Frozen({"name": "dead", "path": "runs/dead", "points": 0}),
+        "Could not judge: runs/dead: an empty file.",
+        problems=(Problem("runs/dead", "an empty file."),),
+    )
 
 
 @pytest.fixture
