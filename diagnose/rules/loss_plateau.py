@@ -1,0 +1,190 @@
+"""The loss stops falling long before the run ends.
+
+## What it looks for
+A long stretch to the end of the log in which the smoothed loss does not fall, although it stands high; above all near ln(classes),
+where the model has learned nothing.
+
+## Why it matters
+The rest of the run is wasted, and the reason is often one setting.
+
+## How it decides
+The end of a converged run is a plateau as well, so one is a fault only with a reason: the loss stands at ln(C) of the classes
+or vocabulary; nothing was ever learned; the learning rate fell to almost nothing before the run's last tenth; or the learning rate
+is tiny from the start. A plateau without any of these is *info*.
+
+## When it is wrong
+A task with a high irreducible loss, or a schedule that holds its minimum on purpose, looks the same.
+
+## What to do
+Try to overfit one batch: if that fails the model or the labels are at fault. Raise a tiny learning rate, extend a schedule that
+ends early, and look at dead layers and label alignment at ln(C).
+
+## References
+Karpathy, "A Recipe for Training Neural Networks"; UMLAUT (Schoop et al. 2021); AutoTrainer (Zhang et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.case import Case, ranked
+from diagnose.model import Cause, Diagnosis, Evidence, Finding, Fix, Severity, Span
+from diagnose.parts import Rule
+from diagnose.remedies import fix
+from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, warmup_floor, when
+
+LOSS = "loss/train"
+TRIVIAL = 0.02  # of ln(C): the loss of a guess (knowledge O12)
+ENDED = 0.02  # of the peak rate: too small to move the loss (knowledge O16)
+LEARNED = 0.1  # share of the first loss that a run which learns has lost by its plateau
+TINY = {"adam": 1e-5, "other": 1e-4}  # rates below which a run from scratch hardly moves (knowledge O11, a fifth of usual ones)
+
+
+def judge(case: Case) -> Iterator[Diagnosis]:
+    """The last plateau, with the reason that makes it a fault."""
+    flat = case.found("plateau", LOSS, masked=False)
+    if not flat or case.found("divergence", LOSS) or any(number(f, "to_end") > 0 for f in case.found("nonfinite", LOSS)):
+        return
+    last = flat[-1]
+    level = number(last, "level", default=case.level(LOSS, last.span) or 0.0)
+    if level <= 1e-3 or last.span.last_step < case.last_step - case.length // 10:  # fitted perfectly, or it went on falling
+        return
+    trivial, unlearned, ended = _trivial(case, level), _unlearned(case, last, level), _schedule_end(case)
+    faulty = trivial or unlearned or ended is not None
+    if not faulty:
+        return
+    place = "the loss of a guess" if trivial else "close to where it began" if unlearned else "after the learning rate had ended"
+    onset = last.onset
+    yield Diagnosis(
+        "loss-plateau",
+        f"The training loss stands still at {num(level)} from {since(onset.first_step)} on, {place}.",
+        Severity.MAJOR,
+        confidence=sure(case, LOSS, plain=trivial or unlearned),
+        onset=onset,
+        evidence=some(
+            primary(
+                last,
+                f"The loss stays near {num(level)} for {percent((last.span.last_step - onset.first_step) / case.length)} of the run.",
+            ),
+            Evidence(f"ln of the number of classes is {num(float(case.facts['classes_ln']))}.", about=LOSS) if trivial else None,
+            related(ended, f"The learning rate falls below {percent(ENDED)} of its peak at {since(ended.onset.first_step)}.")
+            if ended
+            else None,
+        ),
+        causes=_causes(case, trivial, unlearned, ended),
+        fixes=_fixes(case, trivial, ended),
+        rivals=("vanishing-gradient", "dead-layer", "warmup-too-short", "loss-divergence", "zero-loss"),
+    )
+
+
+def _trivial(case: Case, level: float) -> bool:
+    guess = case.facts.get("classes_ln")
+    return isinstance(guess, (int, float)) and guess > 0 and abs(level - guess) <= TRIVIAL * guess
+
+
+def _unlearned(case: Case, flat: Finding, level: float) -> bool:
+    first = case.value_at(LOSS, case.first_step)
+    early = flat.onset.first_step <= case.first_step + case.length // 5
+    return early and first is not None and first > 0 and first - level < LEARNED * first
+
+
+def _schedule_end(case: Case) -> Finding | None:
+    """Where the learning rate has fallen to almost nothing, when that is before the last tenth of the run."""
+    peak = case.highest("lr")
+    if not peak:
+        return None
+    top = case.first_step_where("lr", 0.99 * peak, peak) or case.first_step
+    after = Span(top, case.last_step)
+    end = case.first_step_where("lr", 0.0, ENDED * peak, after)
+    if end is None or end > case.first_step + 0.8 * case.length or case.share_of("lr", 0.0, ENDED * peak, Span(end, case.last_step)) < 0.95:
+        return None
+    return Finding("level", "lr", Span(end, case.last_step), onset=Span(end, end), size=ENDED)
+
+
+def _rate_is_tiny(case: Case) -> bool:
+    peak = case.highest("lr") or case.number("optimizer.lr")
+    name = str(case.setting("optimizer.name", "") or "").lower()
+    return bool(peak) and float(peak or 1.0) < TINY["adam" if "adam" in name or not name else "other"]
+
+
+def _causes(case: Case, trivial: bool, unlearned: bool, ended: Finding | None) -> tuple[Cause, ...]:
+    dead = case.found("dead-layer")
+    tiny = _rate_is_tiny(case)
+    norm, start = case.level("grad_norm"), case.value_at("grad_norm", case.first_step)
+    weak = norm is not None and norm < 1e-6
+    return ranked(
+        (
+            cause(
+                "lr-decayed-early",
+                "The schedule ends long before the run",
+                0.6,
+                when(ended, 4, "The learning rate is almost zero from there on."),
+                when(case.has("lr") and not ended, -3, "The learning rate does not end early."),
+            ),
+            cause(
+                "lr-too-low",
+                "The learning rate is far too low",
+                0.8,
+                when(tiny, 3, f"The peak learning rate is {num(case.highest('lr') or case.number('optimizer.lr'))}."),
+                when(ended, -1, "It was enough until the schedule ended."),
+                when(not tiny, -1, "The learning rate is of a usual size."),
+                when(norm and start and norm > 0.5 * start, 1, "The gradient norm stays as large as at the start."),
+            ),
+            cause(
+                "lr-too-high",
+                "The learning rate is so high that the model was wrecked in the first steps",
+                0.5,
+                when(trivial and not tiny, 1, "The loss is that of a guess."),
+            ),
+            cause(
+                "post-norm",
+                "A Post-LN model was wrecked without a warm-up",
+                0.2,
+                when(case.setting("model.norm_position") == "post", 3, "The model normalises after the residual sum."),
+            ),
+            cause(
+                "label-misaligned",
+                "The labels do not belong to the inputs",
+                0.4,
+                when(trivial, 1, "The loss is that of a guess."),
+                would_decide="whether one batch can be overfitted",
+            ),
+            cause(
+                "dead-relu",
+                "Units or layers are dead",
+                0.3,
+                when(dead, 3, "A layer has no gradient."),
+                when(weak, 1, f"The gradient norm is {num(norm)}."),
+            ),
+        )
+    )
+
+
+def _fixes(case: Case, trivial: bool, ended: Finding | None) -> tuple[Fix, ...]:
+    if ended is not None:
+        return fix("fix-schedule", values={"total_steps": case.last_step}), fix("extend-schedule", values={"total_steps": case.last_step})
+    peak = case.highest("lr") or case.number("optimizer.lr")
+    up = fix("raise-lr", values={"lr": float(f"{3 * peak:.2g}") if peak else None})
+    test = fix("check-data")
+    if trivial and not _rate_is_tiny(case):
+        return (
+            test,
+            fix("lower-lr", values={"lr": float(f"{peak / 2:.2g}") if peak else None}),
+            fix("add-warmup", values={"steps": warmup_floor(case)}),
+        )
+    return up, test
+
+
+RULE = Rule(
+    id="loss-plateau",
+    title="The training loss stands still",
+    family="dynamics",
+    severity=Severity.MAJOR,
+    status="preview",
+    since="0.1",
+    needs=(LOSS,),
+    wants=("lr", "grad_norm", "accuracy"),
+    uses=("plateau", "divergence", "nonfinite", "dead-layer"),
+    judge=judge,
+    examples=(),
+)

@@ -1,0 +1,197 @@
+"""The loss becomes NaN or infinite, openly or behind a logging filter.
+
+## What it looks for
+NaN or infinity in the training loss; a loss that a filter writes as 0.0 while the gradient norm is NaN (Hugging Face's
+`logging_nan_inf_filter`, on by default); a loss column that goes missing while other columns go on (Megatron leaves it out
+when every iteration of an interval was skipped).
+
+## Why it matters
+After a non-finite update every later step is wasted, and each later checkpoint is corrupt.
+
+## How it decides
+One non-finite loss that the next steps do not show again is minor. Three or more in a row, or NaN to the end, are critical.
+An infinite gradient norm alone is normal in fp16 (the step is skipped) and is not counted. The cause is ranked by what went
+first: gradient growth, loss-scale collapse, a single step without a precursor.
+
+## When it is wrong
+Some programs log NaN for "not measured"; then every other value of that column is fine and the rows alternate.
+
+## What to do
+Go back to the last checkpoint before the first non-finite value and replay with anomaly detection. With a precursor lower the
+learning rate, lengthen the warm-up and clip at 1.0; in fp16 use dynamic loss scaling or bf16; without one look at that batch
+and its label mask.
+
+## References
+transformers `logging_nan_inf_filter`; bigscience Megatron-DeepSpeed 396; OPT-175B logbook; BigScience tr8 chronicles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.case import Case, ranked
+from diagnose.model import Cause, Confidence, Diagnosis, Evidence, Finding, Fix, Severity, Span
+from diagnose.parts import Rule
+from diagnose.remedies import fix
+from diagnose.wording import (
+    calmer_lr,
+    cause,
+    clip_threshold,
+    grouped,
+    neutral_settings,
+    num,
+    number,
+    percent,
+    primary,
+    related,
+    since,
+    some,
+    sure,
+    warmup_floor,
+    when,
+)
+
+LOSS = "loss/train"
+RUN = 3  # consecutive non-finite values that are more than a skipped step (knowledge G8)
+
+
+def judge(case: Case) -> Iterator[Diagnosis]:
+    """The first non-finite loss, seen or hidden."""
+    bad = case.found("nonfinite", LOSS)
+    hidden = _hidden(case)
+    if bad and (hidden is None or bad[0].onset.first_step <= hidden[0].first_step):
+        yield _seen(case, bad)
+    elif hidden is not None:
+        onset, says = hidden
+        yield _diagnosis(
+            case,
+            onset,
+            f"The loss is non-finite from {since(onset.first_step)} on, which the log hides.",
+            Severity.CRITICAL,
+            Evidence(says, span=onset, role="primary", about=LOSS),
+        )
+
+
+def _hidden(case: Case) -> tuple[Span, str] | None:
+    filtered, missing = case.facts.get("loss_hidden_nonfinite"), case.facts.get("loss_field_missing")
+    if filtered is not None:
+        return Span(
+            int(filtered), int(filtered)
+        ), f"The loss is written as 0 from {since(int(filtered))} on while the gradient norm is NaN."
+    if missing is not None:
+        return Span(int(missing), int(missing)), f"The loss column ends at {since(int(missing))} while the other columns go on."
+    return None
+
+
+def _seen(case: Case, bad: tuple[Finding, ...]) -> Diagnosis:
+    first = bad[0]
+    lasting = any(number(f, "longest") >= RUN or number(f, "to_end") > 0 for f in bad)
+    ends = any(number(f, "to_end") > 0 for f in bad)
+    rows = sum(number(f, "nan") + number(f, "posinf") + number(f, "neginf") for f in bad)
+    share = number(first, "share")
+    what = "NaN" if number(first, "nan") >= number(first, "posinf") + number(first, "neginf") else "infinite"
+    tail = "to the end of the log" if ends else f"in {grouped(max(rows, 1))} logged points"
+    summary = f"The training loss is {what} from {since(first.onset.first_step)} {'on, ' if ends else ''}{tail}."
+    says = f"The first non-finite loss stands at {since(first.onset.first_step)}; {percent(share)} of all points are non-finite."
+    return _diagnosis(case, first.onset, summary, Severity.CRITICAL if lasting else Severity.MINOR, primary(first, says))
+
+
+def _diagnosis(case: Case, onset: Span, summary: str, severity: Severity, main: Evidence) -> Diagnosis:
+    before = Span(onset.first_step - max(200, 2 * case.near()), onset.first_step)
+    grow = next(iter(case.found("growth", "grad_norm", within=before) + case.found("spike", "grad_norm", within=before)), None)
+    norm = next(iter(case.found("nonfinite", "grad_norm", within=before)), None)
+    return Diagnosis(
+        "non-finite-loss",
+        summary,
+        severity,
+        onset=onset,
+        confidence=Confidence.HIGH if severity is Severity.CRITICAL else sure(case, LOSS),  # a NaN in the log is no estimate
+        evidence=some(
+            main,
+            related(grow, f"The gradient norm had been growing since {since(grow.onset.first_step)}.") if grow else None,
+            related(norm, f"The gradient norm is non-finite at {since(norm.onset.first_step)}.") if norm else None,
+            neutral_settings(case),
+        ),
+        causes=_causes(case, onset, before, grow),
+        fixes=_fixes(case, onset, grow),
+    )
+
+
+def _causes(case: Case, onset: Span, before: Span, grow: Finding | None) -> tuple[Cause, ...]:
+    precision, clip = case.setting("precision"), clip_threshold(case)
+    scale = case.found("scale-collapse", "loss_scale", within=before) + case.found("scale-floor", "loss_scale", within=before)
+    overflow = case.said("overflow", within=before)
+    watched = case.has("grad_norm")
+    early = onset.first_step - case.first_step <= 3 * warmup_floor(case)
+    return ranked(
+        (
+            cause(
+                "lr-too-high",
+                "The updates became too large before the loss broke",
+                1.0,
+                when(grow, 2, "The gradient norm grows before the first non-finite loss."),
+                when(watched and not grow, -2, "The gradient norm gives no warning."),
+                when(early and case.number("schedule.warmup_steps") == 0, 1, "It breaks in the first steps, without a warm-up."),
+                would_decide="" if watched else "the gradient norm before clipping",
+            ),
+            cause(
+                "fp16-overflow",
+                "fp16 overflows in the forward or backward pass",
+                0.7,
+                when(scale, 2, "The loss scale collapses before it."),
+                when(overflow, 1, f"{len(overflow)} overflow messages stand before it."),
+                when(precision == "fp16", 1, "The precision is fp16."),
+                when(precision in ("fp32", "bf16"), -3, f"The precision is {precision}."),
+            ),
+            cause(
+                "masked-labels",
+                "A batch without any label gives 0/0",
+                0.6,
+                when(watched and not grow, 2, "It comes without a precursor."),
+                when(grow, -2, "The gradient norm grows first."),
+                would_decide="the number of labels that count, per batch",
+            ),
+            cause(
+                "bad-batch",
+                "A corrupt batch, or a logarithm or division of zero in the loss",
+                0.6,
+                when(watched and not grow, 2, "It comes without a precursor."),
+                when(grow, -1, "The gradient norm grows first."),
+                would_decide="a replay of that batch with anomaly detection",
+            ),
+            cause(
+                "no-clipping",
+                "Nothing limits the gradient",
+                0.4,
+                when(clip == 0, 2, "Clipping is off."),
+                when(clip, -2, f"Clipping is on, at {num(clip)}."),
+                when(watched and not grow, -1, "No gradient grows."),
+            ),
+        )
+    )
+
+
+def _fixes(case: Case, onset: Span, grow: Finding | None) -> tuple[Fix, ...]:
+    find = fix("locate-nan", values={"step": onset.first_step})
+    back = fix("roll-back-and-skip", values={"step": max(case.first_step, onset.first_step - 100), "batches": 200})
+    slower = fix("lower-lr", values={"lr": calmer_lr(case, onset)})
+    clip = fix("clip-gradients", values={"clip": 1.0})
+    half = (fix("bf16"), fix("dynamic-loss-scale")) if case.setting("precision") == "fp16" else ()
+    if grow is not None:
+        return slower, clip, fix("add-warmup", values={"steps": warmup_floor(case)}), *half, find
+    return (*half, find, fix("guard-empty-labels"), fix("check-data", values={"step": onset.first_step}), back)
+
+
+RULE = Rule(
+    id="non-finite-loss",
+    title="The training loss is NaN or infinite",
+    family="dynamics",
+    severity=Severity.CRITICAL,
+    status="preview",
+    since="0.1",
+    needs=(LOSS,),
+    wants=("grad_norm", "loss_scale"),
+    uses=("nonfinite", "growth", "spike", "scale-collapse", "scale-floor"),
+    judge=judge,
+    examples=(),
+)
