@@ -33,7 +33,7 @@ _METRICS = (
         ("loss", "train/loss", "train_loss", "train_loss_step", "training_loss", "loss/train", "train/loss_step", "tr_loss",
          "Train/Samples/train_loss", "lm loss", "lm-loss", "lm_loss", "lm-loss-training/lm loss", "train/lm_loss", "loss/train/total",
          "train/CE loss", "loss_metrics/global_avg_loss", "reduced_train_loss", "learning/loss", "learning/lm_loss", "total_loss",
-         "epoch_loss", "actor/pg_loss", "train/act_loss", "act_loss", "policy_loss", "loss_mean", "train/cross_entropy",
+         "epoch_loss", "cross_entropy", "actor/pg_loss", "train/act_loss", "act_loss", "policy_loss", "loss_mean", "train/cross_entropy",
          "metrics/train/cross_entropy", "training/loss", "Loss/training", "nll_loss", "train_nll_loss", "loss_train", "trl"),
     ),
     Metric(
@@ -192,9 +192,9 @@ def canonical(tag: str, group: str = "") -> str:
     `group` is the sub-run the tag stands in: `loss` in `validation` is `loss/eval`.
     """
     split = _SPLITS.get(normal(group.split("/")[-1])) if group else None
-    if split and normal(tag) in ("loss", "epoch_loss", "cross_entropy"):
-        return f"loss/{split}"
-    if split == "eval" and normal(tag) in ("accuracy", "acc", "epoch_accuracy"):
+    if split == "eval" and _EXACT.get(normal(tag)) in ("loss/train", "loss/eval"):
+        return "loss/eval"
+    if split == "eval" and _EXACT.get(normal(tag)) in ("accuracy", "accuracy/eval"):
         return "accuracy/eval"
     if is_other_axis(tag):
         return f"{group}/{tag}" if group else tag
