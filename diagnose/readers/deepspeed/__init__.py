@@ -31,6 +31,9 @@ _HEADER = re.compile(r" ?\[(?P<level>[A-Z]{4,8})\] \[(?P<file>[\w.-]{1,80}):\d{1
 _RANK = re.compile(r"(?:\[Rank (?P<a>-?\d{1,6})\]|rank=(?P<b>\d{1,6})) ")
 _FILE_RANK = re.compile(r"(?i)\brank[_-]?(?P<rank>\d{1,6})\b")
 
+_COMPRESSED = re.compile(r"(?i)\.(?:gz|bz2|xz)$|\.\d{1,3}$")  # and rotations
+_STREAM = re.compile(r"(?i)(?:^|[._-])(?:rank[_-]?\d{1,6}|stdout|stderr|out|err|log|txt)(?=$|[._-])")
+
 _OURS = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] \[[A-Z]{4,8}\] \[[\w.-]{1,80}:\d{1,6}:[\w<>]{1,80}\]"  # DeepSpeed's logger
     r"|\[(?:deepspeed|deepscale)\] (?:OVERFLOW|fp16 dynamic)"
@@ -56,6 +59,14 @@ def claims(path: Path) -> bool:
         return bool(_OURS.search(head(path)))
     except (OSError, ValueError):
         return False
+
+
+def key(path: Path) -> str:
+    """What the file's name says beside rank, stream, rotation and suffix: files that agree in it are one run."""
+    name = path.name
+    while (shorter := _COMPRESSED.sub("", name)) != name:
+        name = shorter
+    return _STREAM.sub("", name).strip("._-")
 
 
 def _said(line: Line, file_rank: int | None) -> Said:
@@ -126,4 +137,4 @@ def read(paths: Sequence[Path]) -> RawRun:
     )
 
 
-READER = Reader("deepspeed", "DeepSpeed console log", claims, read, priority=70)
+READER = Reader("deepspeed", "DeepSpeed console log", claims, read, key=key, priority=70)

@@ -52,8 +52,10 @@ class Script:
         for p in points:
             line = said.line if p.line == said.line.number else Line(p.line, "", p.rank, p.time)
             out.point(p.name, p.step, p.value, line, axis=p.axis, group=p.group, rank=p.rank)
-        if points and self.miner.step is not None and points[-1].axis == "step":
+        if points and points[-1].axis == "step":
             self._named(points[-1].step, out)
+        elif "|ppo_ep: " in text and self.miner.step is not None:  # known, though not yet recurred
+            self._named(self.miner.step, out)
         return bool(points)
 
     def _named(self, step: int, out: Gathered) -> None:
