@@ -234,7 +234,7 @@ def _axis(series: RawSeries) -> str:
 
 def _samples_per_step(found: Sequence[tuple[RawSeries, int]], logged: Sequence[Setting]) -> int | None:
     """Samples of one optimizer step, from the configuration when the sample axis agrees with it, else from the axis itself."""
-    axes = [s.steps for s, _ in found if _axis(s) == "samples" and len(s) > 2] if found else []
+    axes = [s.steps for s, _ in found if _axis(s) == "samples" and len(s.steps) > 2]
     if not axes:
         return None
     gaps = np.concatenate([np.diff(a) for a in axes])
