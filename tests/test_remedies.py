@@ -15,7 +15,8 @@ from diagnose.remedies import LIBRARY, SETTINGS, fix, logging_snippet, spell
 from diagnose.remedies.library import Slot
 
 VALUES = {
-    "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "lr": 3e-4, "steps": 500, "total_steps": 20000, "step": 1400, "patience": 4, "clip": 0.8, "z": 3.0,
+    "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "lr": 3e-4, "steps": 500, "total_steps": 20000,
+    "step": 1400, "patience": 4, "clip": 0.8, "z": 3.0,
     "momentum": 0.8, "weight_decay": 0.05, "std": 0.006, "share": 0.2, "activation": "gelu", "cell": "GRU", "batch": 256, "batches": 300,
     "repeats": 16, "dropout": 0.2, "initial": 4096, "window": 500, "minimum": 2, "hysteresis": 3,
     "workers": 4, "micro": 8, "accumulation": 4,
@@ -92,8 +93,12 @@ def test_a_rule_may_bring_its_own_change_and_reasons():
 
 def test_loss_scaling_is_one_valid_fp16_block():
     block = json.loads(fix("dynamic-loss-scale").spelled["deepspeed"])
-    expected = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "min_loss_scale": 1, "hysteresis": 2}
+    expected = {
+        "enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "min_loss_scale": 1, "hysteresis": 2,
+    }  # fmt: skip
     assert block == {"fp16": expected}
+    scaler = fix("dynamic-loss-scale").spelled["pytorch"]
+    assert scaler == 'scaler = torch.amp.GradScaler("cuda", init_scale=65536, growth_interval=1000)'
 
 
 def test_betas_of_two_changes_are_one_pair():

@@ -238,7 +238,7 @@ SETTINGS: Mapping[str, Spelling] = MappingProxyType(
         "loss_scale.dynamic": Spelling(
             "whether the fp16 loss scale adapts itself",
             "yes/no",
-            {True: 'scaler = torch.amp.GradScaler("cuda")  # dynamic by default'},
+            {True: 'scaler = torch.amp.GradScaler("cuda")'},
             {True: '{"fp16": {"enabled": true, "loss_scale": 0}}'},
             {True: "fp16=True"},
             {True: "--fp16"},
@@ -380,7 +380,7 @@ SETTINGS: Mapping[str, Spelling] = MappingProxyType(
             "optimiser steps whose batches are left out after the roll-back",
             "optimiser steps",
             _SKIP,
-            megatron="--iterations-to-skip $(seq -s ' ' {first} {last})",
+            megatron="--iterations-to-skip $(seq -s ' ' {first} {end})",
         ),
         "data.shuffle": Spelling(
             "the order is drawn anew each epoch",
@@ -461,7 +461,7 @@ def spell(changes: Iterable[Change], values: Mapping[str, Any] = Frozen()) -> di
     wanted = [c for c in (_resolved(c) for c in changes) if c.setting in SETTINGS]
     context = {**values, **{c.setting.split(".", 1)[-1]: c.value for c in wanted if c.op == "set"}}
     made = {
-        "pytorch": "\n".join(_pieces(wanted, "pytorch", context)),
+        "pytorch": "\n".join(_one_scaler(_pieces(wanted, "pytorch", context))),
         "deepspeed": _json(_pieces(wanted, "deepspeed", context)),
         "hf": _call("TrainingArguments", _pieces(wanted, "hf", context), _pieces(wanted, "hf_code", context)),
         "megatron": " ".join(dict.fromkeys(_pieces(wanted, "megatron", context))),
@@ -495,6 +495,17 @@ def _pieces(changes: Iterable[Change], column: str, context: Mapping[str, Any]) 
     return found
 
 
+def _one_scaler(pieces: Iterable[str]) -> list[str]:
+    """All arguments of the loss scaler in one call: a second one would replace the first."""
+    head, kept, arguments = 'scaler = torch.amp.GradScaler("cuda"', [], []
+    for piece in pieces:
+        if piece.startswith(head):
+            arguments.append(piece.removeprefix(head).removesuffix(")"))
+        else:
+            kept.append(piece)
+    return [*([f"{head}{''.join(arguments)})"] if arguments else []), *kept]
+
+
 def _filled(template: str, change: Change, context: Mapping[str, Any], column: str) -> str:
     """The template with its values; empty when one of them is not known or not a finite literal."""
     value = change.value
@@ -511,7 +522,8 @@ def _filled(template: str, change: Change, context: Mapping[str, Any], column: s
         needs["min_ratio"] = value / lr if number and lr else None
     if "{first}" in template:
         first = context.get("step")
-        needs |= {"first": first, "last": None if first is None else first + int(value)}
+        last = None if first is None else first + int(value)
+        needs |= {"first": first, "last": last, "end": None if last is None else last - 1}
     text = template.replace("{v}", quoted)
     for name, need in needs.items():
         if f"{{{name}}}" in text:
