@@ -5,6 +5,7 @@ Knows sentences and arithmetic of a few numbers; knows no rule. Points are never
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from diagnose.case import Case, Hypothesis, because
@@ -17,6 +18,8 @@ def num(value: float | None) -> str:
     """A number with three significant digits, in powers of ten when it is very large or small; `unknown` for None."""
     if value is None:
         return "unknown"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinity" if value > 0 else "-infinity"
     size = abs(value)
     if size == 0 or 1e-3 <= size < 1e3:
         return f"{value:.3g}"
@@ -28,12 +31,14 @@ def num(value: float | None) -> str:
 
 def grouped(count: float) -> str:
     """A whole number in groups of three digits."""
-    return f"{round(count):,}".replace(",", THIN)
+    return f"{round(count):,}".replace(",", THIN) if math.isfinite(count) else num(count)
 
 
 def percent(share: float) -> str:
     """A share as per cent, with one digit below ten."""
     value = 100 * share
+    if not math.isfinite(value):
+        return num(value)
     return f"{value:.0f} %" if abs(value) >= 10 or value == 0 else f"{value:.2g} %"
 
 

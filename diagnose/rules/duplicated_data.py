@@ -26,17 +26,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose.case import Case, ranked
-from diagnose.model import Diagnosis, Finding, Severity
+from diagnose.model import Diagnosis, Finding, Severity, Span
 from diagnose.parts import Rule
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, since, sure
 
-GNS = "noise_scale"
+GNS, GAP = "noise_scale", "noise_scale/gap"
+EQUAL = 1e-3  # of the squared norm: what different micro-batches never agree to (float32 sums agree to 1e-6)
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The first collapse of the noise scale."""
-    fell = next((f for f in case.found("collapse", GNS) if _counts(case, f)), None)
+    fell = next((f for f in case.found("collapse", GNS) if _counts(case, f)), None) or _equal(case)
     if fell is None:
         return
     level, before = case.level(GNS, fell.span), number(fell, "before")
@@ -76,6 +77,18 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     )
 
 
+def _equal(case: Case) -> Finding | None:
+    """The last tenth of the run or more in which both squared norms agree to a thousandth, from its first step on."""
+    late = Span(case.last_step - case.length // 10, case.last_step)
+    if case.share_of(GAP, -EQUAL, EQUAL, late) < 0.9:
+        return None
+    if case.share_of(GAP, -EQUAL, EQUAL) >= 0.9:
+        return Finding("level", GAP, case.whole, onset=Span(case.first_step, case.first_step))
+    start = case.first_step_where(GAP, -EQUAL, EQUAL) or late.first_step
+    start = start if case.share_of(GAP, -EQUAL, EQUAL, Span(start, case.last_step)) >= 0.9 else late.first_step
+    return Finding("level", GAP, Span(start, case.last_step), onset=Span(start, start))
+
+
 def _counts(case: Case, fell: Finding) -> bool:
     micro = case.number("batch.micro") or 1.0
     level = case.level(GNS, fell.span)
@@ -91,7 +104,7 @@ RULE = Rule(
     severity=Severity.MAJOR,
     status="preview",
     since="0.1",
-    needs=(GNS,),
+    needs=(f"{GNS}|{GAP}",),
     uses=("collapse",),
     judge=judge,
     examples=(),

@@ -9,8 +9,8 @@ The rest of the run is wasted, and the reason is often one setting.
 
 ## How it decides
 The end of a converged run is a plateau as well, so one is a fault only with a reason: the loss stands at ln(C) of the classes
-or vocabulary; nothing was ever learned; the learning rate fell to almost nothing before the run's last tenth; or the learning rate
-is tiny from the start. A plateau without any of these is *info*.
+or vocabulary; nothing was ever learned; the learning rate fell to almost nothing before the last fifth of the run; or it is tiny from the
+start and the whole run hardly moved the loss. A plateau without any of these is left alone.
 
 ## When it is wrong
 A task with a high irreducible loss, or a schedule that holds its minimum on purpose, looks the same.
@@ -37,43 +37,96 @@ LOSS = "loss/train"
 TRIVIAL = 0.02  # of ln(C): the loss of a guess (knowledge O12)
 ENDED = 0.02  # of the peak rate: too small to move the loss (knowledge O16)
 LEARNED = 0.1  # share of the first loss that a run which learns has lost by its plateau
+FROM_SCRATCH = 5.0  # nats: a first loss that only an untrained language model has
+RIVALS = ("vanishing-gradient", "dead-layer", "warmup-too-short", "loss-divergence", "zero-loss", "gradient-underflow")
 TINY = {"adam": 1e-5, "other": 1e-4}  # rates below which a run from scratch hardly moves (knowledge O11, a fifth of usual ones)
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
-    """The last plateau, with the reason that makes it a fault."""
-    flat = case.found("plateau", LOSS, masked=False)
-    if not flat or case.found("divergence", LOSS) or any(number(f, "to_end") > 0 for f in case.found("nonfinite", LOSS)):
+    """A schedule that ended early, else a plateau at a trivial level, else a rate too small to learn with."""
+    if case.found("divergence", LOSS) or any(number(f, "to_end") > 0 for f in case.found("nonfinite", LOSS)):
         return
-    last = flat[-1]
-    level = number(last, "level", default=case.level(LOSS, last.span) or 0.0)
-    if level <= 1e-3 or last.span.last_step < case.last_step - case.length // 10:  # fitted perfectly, or it went on falling
+    last = _final_plateau(case)
+    ended = _schedule_end(case)
+    if ended is not None:
+        yield _ended(case, ended, last)
         return
-    trivial, unlearned, ended = _trivial(case, level), _unlearned(case, last, level), _schedule_end(case)
-    faulty = trivial or unlearned or ended is not None
-    if not faulty:
-        return
-    place = "the loss of a guess" if trivial else "close to where it began" if unlearned else "after the learning rate had ended"
-    onset = last.onset
-    yield Diagnosis(
+    if last is not None:
+        level = number(last, "level", default=case.level(LOSS, last.span) or 0.0)
+        trivial = _trivial(case, level)
+        if trivial or _unlearned(case, level):
+            yield _stuck(case, last, level, trivial)
+            return
+    slow = _slow(case)
+    if slow is not None:
+        yield slow
+
+
+def _final_plateau(case: Case) -> Finding | None:
+    """The plateau that lasts to the end, when the loss is not a perfect fit."""
+    flat = [f for f in case.found("plateau", LOSS, masked=False) if f.span.last_step >= case.last_step - case.length // 10]
+    level = case.level(LOSS, flat[-1].span) if flat else None
+    return flat[-1] if flat and level is not None and level > 1e-3 else None
+
+
+def _ended(case: Case, ended: Finding, last: Finding | None) -> Diagnosis:
+    start = ended.onset.first_step
+    share = (case.last_step - start) / case.length
+    return Diagnosis(
         "loss-plateau",
-        f"The training loss stands still at {num(level)} from {since(onset.first_step)} on, {place}.",
+        f"The learning rate is almost zero from {since(start)} on, for the last {percent(share)} of the run: nothing is learned there.",
+        Severity.MAJOR if share >= 0.4 or last is not None else Severity.MINOR,
+        confidence=sure(case, "lr"),
+        onset=ended.onset,
+        evidence=some(
+            primary(ended, f"The learning rate falls below {percent(ENDED)} of its peak at {since(start)} and stays there."),
+            related(last, f"The loss stands still from {since(last.onset.first_step)} on.") if last else None,
+        ),
+        causes=_causes(case, False, ended),
+        fixes=_fixes(case, False, ended),
+        rivals=RIVALS,
+    )
+
+
+def _stuck(case: Case, last: Finding, level: float, trivial: bool) -> Diagnosis:
+    place = "the loss of a guess" if trivial else "close to where it began"
+    return Diagnosis(
+        "loss-plateau",
+        f"The training loss stands still at {num(level)} from {since(last.onset.first_step)} on, {place}.",
         Severity.MAJOR,
-        confidence=sure(case, LOSS, plain=trivial or unlearned),
-        onset=onset,
+        confidence=sure(case, LOSS, plain=trivial),
+        onset=last.onset,
         evidence=some(
             primary(
                 last,
-                f"The loss stays near {num(level)} for {percent((last.span.last_step - onset.first_step) / case.length)} of the run.",
+                f"The loss stays near {num(level)} for {percent((last.span.last_step - last.onset.first_step) / case.length)} of the run.",
             ),
             Evidence(f"ln of the number of classes is {num(float(case.facts['classes_ln']))}.", about=LOSS) if trivial else None,
-            related(ended, f"The learning rate falls below {percent(ENDED)} of its peak at {since(ended.onset.first_step)}.")
-            if ended
-            else None,
         ),
-        causes=_causes(case, trivial, unlearned, ended),
-        fixes=_fixes(case, trivial, ended),
-        rivals=("vanishing-gradient", "dead-layer", "warmup-too-short", "loss-divergence", "zero-loss"),
+        causes=_causes(case, trivial, None),
+        fixes=_fixes(case, trivial, None),
+        rivals=RIVALS,
+    )
+
+
+def _slow(case: Case) -> Diagnosis | None:
+    """A rate so small that the whole run hardly moved the loss, while the gradient is as large as at the start."""
+    first, late = case.value_at(LOSS, case.first_step), case.level(LOSS, Span(case.last_step - case.length // 10, case.last_step))
+    rate = case.highest("lr") or case.number("optimizer.lr")
+    if not _rate_is_tiny(case) or first is None or late is None or not 0 <= first - late < LEARNED * first:
+        return None
+    scratch = first > FROM_SCRATCH
+    found = Finding("level", LOSS, case.whole, onset=case.whole, size=first - late)
+    return Diagnosis(
+        "loss-plateau",
+        f"The training loss hardly falls, from {num(first)} to {num(late)} in the whole run, at a learning rate of at most {num(rate)}.",
+        Severity.MAJOR if scratch else Severity.MINOR,
+        confidence=sure(case, LOSS, plain=scratch),
+        onset=None,
+        evidence=(primary(found, f"The loss loses {percent((first - late) / first)} in {num(float(case.length))} steps."),),
+        causes=_causes(case, False, None),
+        fixes=_fixes(case, False, None),
+        rivals=RIVALS,
     )
 
 
@@ -82,10 +135,16 @@ def _trivial(case: Case, level: float) -> bool:
     return isinstance(guess, (int, float)) and guess > 0 and abs(level - guess) <= TRIVIAL * guess
 
 
-def _unlearned(case: Case, flat: Finding, level: float) -> bool:
-    first = case.value_at(LOSS, case.first_step)
-    early = flat.onset.first_step <= case.first_step + case.length // 5
-    return early and first is not None and first > 0 and first - level < LEARNED * first
+def _unlearned(case: Case, level: float) -> bool:
+    """Whether the loss never got far below its first value."""
+    first, lowest = case.value_at(LOSS, case.first_step), case.quantile(LOSS, 0.05)
+    return (
+        first is not None
+        and lowest is not None
+        and first > 0
+        and first - max(level, 0.0) < LEARNED * first
+        and first - lowest < 2 * LEARNED * first
+    )
 
 
 def _schedule_end(case: Case) -> Finding | None:
@@ -107,7 +166,7 @@ def _rate_is_tiny(case: Case) -> bool:
     return bool(peak) and float(peak or 1.0) < TINY["adam" if "adam" in name or not name else "other"]
 
 
-def _causes(case: Case, trivial: bool, unlearned: bool, ended: Finding | None) -> tuple[Cause, ...]:
+def _causes(case: Case, trivial: bool, ended: Finding | None) -> tuple[Cause, ...]:
     dead = case.found("dead-layer")
     tiny = _rate_is_tiny(case)
     norm, start = case.level("grad_norm"), case.value_at("grad_norm", case.first_step)
