@@ -66,17 +66,24 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Everything in fu
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Worker processes; 0 chooses by the amount of work.")]
 
 
-@app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
+def _tell_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
 
-        try:
-            _say(f"diagnose {installed('diagnose')}")
-        except PackageNotFoundError:
-            _say("diagnose (not installed: running from its source)")
-        raise typer.Exit(OK)
+    try:
+        _emit(f"diagnose {version('diagnose')}\n")
+    except PackageNotFoundError:
+        _emit("diagnose (not installed: running from its source)\n")
+    raise typer.Exit(OK)
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")]
+
+
+@app.callback()
+def _root(version: Version = False) -> None:
+    pass
 
 
 @app.command("run")
@@ -331,10 +338,6 @@ def _pictures(rule: Rule, example: Any) -> Iterator[str]:
 
 
 # -- the outside world
-
-
-def _say(text: str) -> None:
-    _emit(text + "\n")
 
 
 def _note(text: str) -> None:

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS, SOS, PM, APC with their payload
     r"|\x1b[ -/]*[0-~]"  # two-character escapes
 )
-_SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
 
 
 def number(value: float) -> str:
@@ -32,7 +32,7 @@ def number(value: float) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, (int, np.integer)):
-        return _grouped(str(int(value))) if abs(int(value)) < 10**15 else _power(float(value))
+        return _grouped(str(int(value))) if abs(int(value)) < 10**15 else _power(Decimal(int(value)))
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == 0:
@@ -48,7 +48,7 @@ def _fixed(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _power(value: float) -> str:
+def _power(value: float | Decimal) -> str:
     mantissa, power = f"{value:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
 
@@ -85,14 +85,16 @@ def clean_block(text: str) -> str:
 
 
 def _visible(text: str, keep: str) -> str:
-    # Cc are C0 and C1 controls, Cf are direction overrides and zero-width marks, Cs lone surrogates, Zl/Zp line separators
-    bad = ("Cc", "Cf", "Cs", "Zl", "Zp")
     if text.isascii() and text.isprintable():
         return text
-    joiners = "\u200c\u200d"  # needed to write Persian and some emoji
-    return "".join(
-        _named(ch) if ch not in keep and ch not in joiners and unicodedata.category(ch) in bad else ch for ch in text.translate(_SPACES)
-    )
+    return "".join(ch if ch in keep else _safe(ch) for ch in text)
+
+
+def _safe(ch: str) -> str:
+    if ch.isprintable() or ch in "\u200c\u200d":  # the joiners are needed to write Persian and some emoji
+        return ch
+    # not printable: controls, direction overrides, lone surrogates, separators, private and unassigned code points
+    return " " if unicodedata.category(ch) == "Zs" else _named(ch)
 
 
 def _named(ch: str) -> str:
