@@ -87,7 +87,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 
 def _counts(case: Case, growth: Finding) -> bool:
     times = number(growth, "peak_ratio", default=growth.size)
-    if growth.direction == "down" or case.masks_at(growth.onset, "X3", "X5"):
+    if growth.direction == "down":
         return False
     return (times >= TOGETHER and _breaks(case, growth) is not None) or (times >= ALONE and not _settles(case, growth))
 

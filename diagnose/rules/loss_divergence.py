@@ -56,14 +56,14 @@ LEAST = 0.05  # rise above the running minimum that no healthy run of 74 had for
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The first lasting rise of the loss, unless a more specific rule owns it."""
-    rise = next((f for f in case.found("divergence", LOSS) if _counts(case, f)), None)
+    rise = next((f for f in case.found("divergence", LOSS, masked=False) if _counts(case, f)), None)
     if rise is None or _becomes_nan(case, rise) or _is_step(case, rise):
         return
     size = number(rise, "rise", default=rise.size)
     lead = case.leads(rise, "growth", "grad_norm", within_steps=2 * case.near()) or case.leads(
         rise, "spike", "grad_norm", within_steps=2 * case.near()
     )
-    severity = Severity.CRITICAL if size >= 2 * LEAST and not rise.masks else Severity.MAJOR
+    severity = Severity.CRITICAL if size >= 2 * LEAST else Severity.MAJOR
     yield Diagnosis(
         "loss-divergence",
         f"The training loss diverges from {since(rise.onset.first_step)} on: {_height(case, rise, size)}, and it does not come back.",
@@ -92,7 +92,7 @@ def _height(case: Case, rise: Finding, size: float) -> str:
 
 def _counts(case: Case, rise: Finding) -> bool:
     lasts = rise.numbers.get("to_end", 1.0) > 0
-    return lasts and number(rise, "rise", default=rise.size) >= LEAST and not case.masks_at(rise.onset, "X2", "X3", "X4")
+    return lasts and number(rise, "rise", default=rise.size) >= LEAST
 
 
 def _becomes_nan(case: Case, rise: Finding) -> bool:

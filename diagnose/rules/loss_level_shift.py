@@ -36,7 +36,6 @@ from diagnose.wording import cause, num, number, percent, primary, related, sinc
 
 LOSS, NORM = "loss/train", "grad_norm"
 LEAST, LARGE = 0.02, 0.10  # of the loss: reported, and more than minor (knowledge D3)
-EXPLAINED = ("X1", "X2", "X3", "X4", "X5")
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
@@ -70,7 +69,7 @@ def _share(step: Finding) -> float:
 
 
 def _counts(case: Case, step: Finding) -> bool:
-    if _share(step) < LEAST or case.masks_at(step.onset, *EXPLAINED):
+    if _share(step) < LEAST:
         return False
     broken = any(number(f, "to_end") > 0 and f.onset.first_step <= step.span.last_step for f in case.found("nonfinite", LOSS))
     grows = case.together(step.onset, "growth", NORM, slack=2 * case.near()) is not None

@@ -53,7 +53,6 @@ from diagnose.wording import (
 LOSS = "loss/train"
 SMALLEST = 0.02  # of the loss before: below this a spike costs nothing (knowledge O4)
 SLOW = 200  # steps to recovery that divide fast from slow (knowledge O4)
-EXPLAINED = ("X1", "X2", "X3", "X4", "X5")
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
@@ -62,7 +61,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     if spikes:
         yield _persistent(case, spikes)
         return
-    jumps = [(j, g) for j in case.found("jump", LOSS, masked=False) if (g := _norm_jump(case, j)) and not case.masks_at(j.span, *EXPLAINED)]
+    jumps = [(j, g) for j in case.found("jump", LOSS, masked=False) if (g := _norm_jump(case, j))]
     if jumps:
         yield _single(case, jumps)
 
@@ -72,7 +71,7 @@ def _is_spike(case: Case, spike: Finding) -> bool:
     early = spike.onset.first_step < (case.warmup_end or 0)
     small = number(spike, "ratio", default=1.0 + SMALLEST) < 1 + SMALLEST and spike.size < SMALLEST
     never = not back >= 0  # NaN: not recovered inside the run
-    return spike.direction != "down" and not early and not small and not never and not case.masks_at(spike.onset, *EXPLAINED)
+    return spike.direction != "down" and not early and not small and not never
 
 
 def _norm_jump(case: Case, jump: Finding) -> Finding | None:

@@ -51,7 +51,7 @@ from diagnose.wording import (
     when,
 )
 
-LOSS = "loss/train"
+LOSS, NORM = "loss/train", "grad_norm"
 RUN = 3  # consecutive non-finite values that are more than a skipped step (knowledge G8)
 
 
@@ -98,7 +98,7 @@ def _seen(case: Case, bad: tuple[Finding, ...]) -> Diagnosis:
 
 def _diagnosis(case: Case, onset: Span, summary: str, severity: Severity, main: Evidence) -> Diagnosis:
     before = Span(onset.first_step - max(200, 2 * case.near()), onset.first_step)
-    grow = next(iter(case.found("growth", "grad_norm", within=before) + case.found("spike", "grad_norm", within=before)), None)
+    grow = _growth(case, before)
     norm = next(iter(case.found("nonfinite", "grad_norm", within=before)), None)
     return Diagnosis(
         "non-finite-loss",
@@ -108,31 +108,55 @@ def _diagnosis(case: Case, onset: Span, summary: str, severity: Severity, main: 
         confidence=Confidence.HIGH if severity is Severity.CRITICAL else sure(case, LOSS),  # a NaN in the log is no estimate
         evidence=some(
             main,
-            related(grow, f"The gradient norm had been growing since {since(grow.onset.first_step)}.") if grow else None,
+            grow,
             related(norm, f"The gradient norm is non-finite at {since(norm.onset.first_step)}.") if norm else None,
+            _unscaled(case),
             neutral_settings(case),
         ),
-        causes=_causes(case, onset, before, grow),
-        fixes=_fixes(case, onset, grow),
+        causes=_causes(case, onset, before, grow is not None),
+        fixes=_fixes(case, onset, grow is not None),
     )
 
 
-def _causes(case: Case, onset: Span, before: Span, grow: Finding | None) -> tuple[Cause, ...]:
+def _growth(case: Case, before: Span) -> Evidence | None:
+    """The gradient norm's warning: a finding, or in a log too short for one, ten times its usual size."""
+    found = next(iter(case.found("growth", NORM, within=before) + case.found("spike", NORM, within=before)), None)
+    if found is not None:
+        return related(found, f"The gradient norm had been growing since {since(found.onset.first_step)}.")
+    peak, usual = case.highest(NORM, before), case.quantile(NORM, 0.25, before)
+    if peak is None or not usual or peak < 10 * usual:
+        return None
+    return Evidence(f"The gradient norm rises from about {num(usual)} to {num(peak)} before it.", span=before, about=NORM)
+
+
+def _unscaled(case: Case) -> Evidence | None:
+    """What gate H4 made of a norm that carried the loss scale."""
+    if not case.facts.get("grad_norm_was_scaled"):
+        return None
+    logged = case.facts.get("grad_norm_scaled_highest")
+    top = f" (up to {num(float(logged))})" if isinstance(logged, (int, float)) else ""
+    return Evidence(
+        f"The logged gradient norm{top} carries the loss scale; divided by it, it reaches {num(case.highest(NORM))}.", about=NORM
+    )
+
+
+def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, ...]:
     precision, clip = case.setting("precision"), clip_threshold(case)
     scale = case.found("scale-collapse", "loss_scale", within=before) + case.found("scale-floor", "loss_scale", within=before)
     overflow = case.said("overflow", within=before)
-    watched = case.has("grad_norm")
+    calm = case.has(NORM) and not grows
     early = onset.first_step - case.first_step <= 3 * warmup_floor(case)
+    growing, silent = "The gradient norm grows before the first non-finite loss.", "The gradient norm gives no warning."
     return ranked(
         (
             cause(
                 "lr-too-high",
                 "The updates became too large before the loss broke",
                 1.0,
-                when(grow, 2, "The gradient norm grows before the first non-finite loss."),
-                when(watched and not grow, -2, "The gradient norm gives no warning."),
+                when(grows, 2, growing),
+                when(calm, -2, silent),
                 when(early and case.number("schedule.warmup_steps") == 0, 1, "It breaks in the first steps, without a warm-up."),
-                would_decide="" if watched else "the gradient norm before clipping",
+                would_decide="" if case.has(NORM) else "the gradient norm before clipping",
             ),
             cause(
                 "fp16-overflow",
@@ -141,22 +165,23 @@ def _causes(case: Case, onset: Span, before: Span, grow: Finding | None) -> tupl
                 when(scale, 2, "The loss scale collapses before it."),
                 when(overflow, 1, f"{len(overflow)} overflow messages stand before it."),
                 when(precision == "fp16", 1, "The precision is fp16."),
+                when(case.setting("loss_scale.dynamic") is False, 1, "The loss scale is static."),
                 when(precision in ("fp32", "bf16"), -3, f"The precision is {precision}."),
             ),
             cause(
                 "masked-labels",
                 "A batch without any label gives 0/0",
                 0.6,
-                when(watched and not grow, 2, "It comes without a precursor."),
-                when(grow, -2, "The gradient norm grows first."),
+                when(calm, 2, silent),
+                when(grows, -2, growing),
                 would_decide="the number of labels that count, per batch",
             ),
             cause(
                 "bad-batch",
                 "A corrupt batch, or a logarithm or division of zero in the loss",
                 0.6,
-                when(watched and not grow, 2, "It comes without a precursor."),
-                when(grow, -1, "The gradient norm grows first."),
+                when(calm, 2, silent),
+                when(grows, -1, growing),
                 would_decide="a replay of that batch with anomaly detection",
             ),
             cause(
@@ -165,21 +190,21 @@ def _causes(case: Case, onset: Span, before: Span, grow: Finding | None) -> tupl
                 0.4,
                 when(clip == 0, 2, "Clipping is off."),
                 when(clip, -2, f"Clipping is on, at {num(clip)}."),
-                when(watched and not grow, -1, "No gradient grows."),
+                when(calm, -1, silent),
             ),
         )
     )
 
 
-def _fixes(case: Case, onset: Span, grow: Finding | None) -> tuple[Fix, ...]:
+def _fixes(case: Case, onset: Span, grows: bool) -> tuple[Fix, ...]:
     find = fix("locate-nan", values={"step": onset.first_step})
-    back = fix("roll-back-and-skip", values={"step": max(case.first_step, onset.first_step - 100), "batches": 200})
     slower = fix("lower-lr", values={"lr": calmer_lr(case, onset)})
     clip = fix("clip-gradients", values={"clip": 1.0})
-    half = (fix("bf16"), fix("dynamic-loss-scale")) if case.setting("precision") == "fp16" else ()
-    if grow is not None:
+    half = (fix("dynamic-loss-scale"), fix("bf16")) if case.setting("precision") == "fp16" else ()
+    if grows or half:
         return slower, clip, fix("add-warmup", values={"steps": warmup_floor(case)}), *half, find
-    return (*half, find, fix("guard-empty-labels"), fix("check-data", values={"step": onset.first_step}), back)
+    back = fix("roll-back-and-skip", values={"step": max(case.first_step, onset.first_step - 100), "batches": 200})
+    return find, fix("guard-empty-labels"), fix("check-data", values={"step": onset.first_step}), back
 
 
 RULE = Rule(

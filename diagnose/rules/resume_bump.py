@@ -45,7 +45,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "resume-bump",
             f"The {'loss' if bump.signal == LOSS else 'gradient norm'} jumps at {since(bump.onset.first_step)}, where the run was resumed.",
-            Severity.MINOR,
+            Severity.MAJOR if bump.kind == "divergence" else Severity.MINOR,
             confidence=sure(case, bump.signal),
             onset=bump.onset,
             end_step=bump.span.last_step,
@@ -87,7 +87,7 @@ RULE = Rule(
     id="resume-bump",
     title="The run jumps where it was resumed",
     family="logging",
-    severity=Severity.MINOR,
+    severity=Severity.MAJOR,
     status="preview",
     since="0.1",
     needs=(LOSS,),
