@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from io import BufferedReader
 from math import isnan
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from diagnose.model import Problem
 
@@ -35,6 +36,11 @@ _PLAIN = re.compile(NUM)
 
 def number(text: str) -> float | None:
     """The number that a token means, or None when it is none: `7,282` · `0,001` · `1.2B` · `'3.9'` · `tensor(0.1)` · `1.#QNAN`."""
+    if len(text) < 400:
+        try:
+            return float(text)  # nearly always
+        except ValueError:
+            pass
     token = text.strip().strip("'\"")
     if token.lower() in _NO_NUMBER:
         return None
@@ -99,20 +105,22 @@ class _Decoder:
             return raw.replace(b"\0", b"").decode("utf-8", "replace").removeprefix("\ufeff")
         if self.endian == "le":
             raw = raw[1:] if raw[0] == 0 else raw  # the second byte of the line feed before
+            if b"\0" not in raw:  # the file went on in UTF-8
+                return raw.decode("utf-8", "replace").removeprefix("\ufeff")
             raw += b"\0" * (len(raw) % 2)
         else:
             raw = raw[: len(raw) // 2 * 2]  # the first byte of the line feed behind
         return raw.decode(f"utf-16-{self.endian}", "replace").replace("\0", "")
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BufferedReader:
     with path.open("rb") as file:
         head = file.read(6)
     for magic, module in _MAGIC.items():
         if head.startswith(magic):
             import importlib  # compressed logs are rare; their modules load when met
 
-            opened: IO[bytes] = importlib.import_module(module).open(path, "rb")
+            opened: BufferedReader = importlib.import_module(module).open(path, "rb")
             return opened
     return path.open("rb")
 
@@ -120,7 +128,7 @@ def _open(path: Path) -> IO[bytes]:
 def _blocks(path: Path, problems: list[Problem]) -> Iterator[bytes]:
     try:
         with _open(path) as stream:
-            while block := stream.read(BLOCK):
+            while block := stream.read1(BLOCK):  # read() loses what a cut gzip file still gives
                 yield block
     except (OSError, EOFError, ValueError) as error:  # also a gzip file that was cut
         problems.append(Problem(where=path.name, what=f"reading stopped early ({type(error).__name__}: {error})"))
@@ -294,12 +302,16 @@ def _chain(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def head(path: Path, size: int = BLOCK) -> str:
     """The first bytes of a file as text, for `claims`: decoded, without colours; empty for what can't be read."""
+    raw = b""
     try:
         with _open(path) as stream:
-            decoder = _Decoder()
-            return "\n".join(_ANSI.sub("", decoder.text(raw)) for raw in stream.read(size).replace(b"\r", b"\n").split(b"\n"))
+            while len(raw) < size and (block := stream.read1(size - len(raw))):
+                raw += block
     except Exception:  # a test that is False in doubt; what is wrong is said when the file is read
-        return ""
+        if not raw:
+            return ""
+    decoder = _Decoder()
+    return "\n".join(_ANSI.sub("", decoder.text(piece)) for piece in raw.replace(b"\r", b"\n").split(b"\n"))
 
 
 # --- key: value ---------------------------------------------------------------------------------------------------------
@@ -307,7 +319,7 @@ def head(path: Path, size: int = BLOCK) -> str:
 _WORD = r"[A-Za-z_][\w./-]{0,40}+"
 _PAIR = re.compile(
     r"(?<![\w./'\"-])[\"']?"
-    rf"(?:(?P<bare>{_WORD}) {{1,4}}+"  # `loss 4.2`: one word
+    rf"(?:(?P<bare>(?:(?:[Tt]rain|[Vv]al|[Ee]val|[Tt]est)[a-z]{{0,7}}+ )?{_WORD}) {{1,4}}+"  # `loss 4.2`, `val loss 4.3`
     rf"|(?P<key>{_WORD}(?: {{1,2}}[\w(][\w./()%-]{{0,30}}+){{0,4}}?)[\"']?\s{{0,20}}+[:=]\s{{0,20}}+)"  # `grad norm: 0.9`: up to five
     rf"[\"']?(?:tensor\()?(?P<value>{NUM})(?!\.\d|[-:]\d|x[0-9A-Fa-f])"  # no version, date, clock or address
 )
@@ -450,17 +462,18 @@ class Miner:
 
     def _settled(self, template: _Template, base: Point, found: list[tuple[str, str]]) -> list[Point]:
         out: list[Point] = []
+        seen: set[str] = set()
         for key, text in found:
             value = number(text)
-            if value is None:
+            if value is None or key in seen:
                 continue
+            seen.add(key)
             point = base._replace(name=key, value=value)
             if key in template.open:
                 out.append(point)
                 continue
             waiting = template.waiting.setdefault(key, [])
-            if not waiting or waiting[-1].line != base.line:
-                waiting.append(point)
+            waiting.append(point)
             if len(waiting) >= self.enough:
                 template.open.add(key)
                 out += template.waiting.pop(key)

@@ -2,7 +2,7 @@
 
 Knows the engine's lines (progress, throughput, overflow and loss scale, timers, pipeline, comms, memory, configuration,
 launcher), Megatron-DeepSpeed's and DeepSpeed-Chat's lines, and finds other `key: value` series by recurrence. Names stay as
-logged: `skipped` is cumulative, `lr[1]` is the second parameter group where it differs from the first, timers are
+logged: `skipped` is cumulative, `loss scale` is what overflow and scale lines say where nothing else logs it, `lr[1]` is the second parameter group where it differs from the first, timers are
 `time (ms)/fwd`. Placeholders (`loss scale: -1.0`, `grad norm: 0.000` for a whole Megatron run) are handed over too.
 
 Since 0.17.6 the engine's lines need `"log_level": "info"`: their absence proves nothing. The monitor's files are read
@@ -102,9 +102,9 @@ def _file(path: Path) -> Gathered:
             for part in parts:
                 if part.take(said, out):
                     break
+    script.close(count, out)
     for closing in (config, engine, failures):
         closing.close(out)
-    script.close(count, out)
     if script.miner.repeats:
         what = f"{script.miner.repeats} lines that repeat another rank's were left out"
         out.problems.append(Problem(where=path.name, what=what))

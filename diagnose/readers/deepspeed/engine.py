@@ -48,6 +48,7 @@ _HOST_MEMORY = re.compile(rf"CPU Virtual Memory: +used = (?P<used>{NUM}) GB, per
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}  # comms_logger's convert_size divides by 1024
 _RANKS_S = 2.0  # seconds in which ranks print the same overflow: they meet in the all-reduce of the flag
 _FUSED_S = 60.0  # seconds after which the same iteration is that of another process
+_ATTEMPTED = "loss scale of overflow lines"  # becomes `loss scale` where nothing else logs that
 _STEP_TIMERS = ("fwd", "bwd", "forward", "backward")  # of the line that comes once an optimizer step
 
 
@@ -203,7 +204,7 @@ class Engine:
         if known is None and index >= 0:
             self._since.append(index)
         if "scale" in numbers:
-            out.point("loss scale", step, numbers["scale"], said.line)
+            out.point(_ATTEMPTED, step, numbers["scale"], said.line)
         return index
 
     def _zero_overflow(self, found: re.Match[str], said: Said, out: Gathered) -> None:
@@ -230,7 +231,7 @@ class Engine:
             content = (*found.groups(), out.step)
             if content != self._increase:  # sixteen ranks say so sixteen times
                 self._increase = content
-                out.point("loss scale", (out.step or 0) + 1, new, said.line)
+                out.point(_ATTEMPTED, (out.step or 0) + 1, new, said.line)
         elif self._fused and self._fused.index >= 0:
             self._complete(self._fused, old, new, said, out)
 
@@ -250,7 +251,7 @@ class Engine:
             return
         numbers = {**event.numbers, "scale": scale, "new_scale": new}
         out.events[last.index] = replace(event, numbers=Frozen(numbers))
-        out.point("loss scale", event.step or 0, scale, said.line)
+        out.point(_ATTEMPTED, event.step or 0, scale, said.line)
 
     # --- timers, pipeline, comms ---
 
@@ -308,6 +309,10 @@ class Engine:
             for name in timed:
                 if count and len(out.values(name)) == count and "microstep" not in name and "optimizer_" not in name:
                     out.relabel(name, shift)
+        if out.names.isdisjoint({"loss scale", "loss_scale"}):
+            out.rename(_ATTEMPTED, "loss scale")
+        else:
+            out.drop(_ATTEMPTED)
         for name in sorted(n for n in out.names if n.startswith("lr[")):
             if out.repeats(name, "lr"):
                 out.drop(name)

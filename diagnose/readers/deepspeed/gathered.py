@@ -126,6 +126,11 @@ class Gathered:
             column.steps = array("q", (s + 1 + shift for s in column.steps))
             self._columns[(name, "step", key[2], key[3])] = column
 
+    def rename(self, name: str, to: str) -> None:
+        """Gives a series the name under which it is handed over."""
+        for key in [k for k in self._columns if k[0] == name]:
+            self._columns[(to, *key[1:])] = self._columns.pop(key)
+
     def drop(self, name: str) -> None:
         """Leaves a series out (a column that says nothing that another one does not say)."""
         for key in [k for k in self._columns if k[0] == name]:
