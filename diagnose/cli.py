@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from diagnose.scan import Progress
 
 OK, FAILED_ON, BAD_ARGUMENTS, NOT_JUDGED, BROKEN_RULE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+NOTES = 8  # runs that could not be judged, named on standard error before they are only counted
 SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "text"}
 
 app = typer.Typer(
@@ -204,7 +205,7 @@ def _judge(paths: Sequence[str], format: str, output: str, fail_on: FailOn, look
     if output:
         _write(output, text)
         _note(f"wrote {output}")
-    elif renderer.id == "json" or any(r.readable for r in reports):
+    elif renderer.id == "json" or one is None or one.readable:  # else standard error has said all there is
         _emit(text)
     return exit_code(reports, fail_on.value)
 
@@ -246,18 +247,25 @@ def exit_code(reports: Sequence[Report], fail_on: str = "never") -> int:
 def _tell(reports: Sequence[Report], paths: Sequence[str]) -> None:
     """One sentence on standard error for each run that could not be judged and each rule that failed."""
     from diagnose.model import Status
-    from diagnose.outline import clean, path_shown
+    from diagnose.outline import clean, origin, path_shown
 
     if not reports:
         _note(f"{', '.join(paths)}: no run was found.")
+    unreadable = [r for r in reports if not r.readable]
+    for report in unreadable[:NOTES]:
+        where = origin(report)
+        if not report.sources and path_shown(report) not in where:
+            where = f"{path_shown(report)} in {where}"
+        said = clean(report.verdict.removeprefix("Could not judge: "))
+        tried = f" Read as {', '.join(dict.fromkeys(clean(s.reader) for s in report.sources))}." if report.sources else ""
+        odd = f" {clean(report.problems[0].what)}" if report.sources and report.problems else ""
+        _note(f"{'' if where in said else f'{where}: '}{said}{tried}{odd}")
+        near = _near_command(where)
+        if near:
+            _note(f"to use the command of that name: diagnose {near}")
+    if len(unreadable) > NOTES:
+        _note(f"{len(unreadable) - NOTES} more could not be judged; the table names them all.")
     for report in reports:
-        if not report.readable:
-            where = str(report.run.get("path") or report.run.get("name") or "")
-            said = clean(report.verdict.removeprefix("Could not judge: "))
-            _note(said if clean(where) in said else f"{clean(where)}: {said}")
-            near = _near_command(where)
-            if near:
-                _note(f"to use the command of that name: diagnose {near}")
         for outcome in report.outcomes:
             if outcome.status is Status.FAILED:
                 _note(f"the rule {clean(outcome.rule)} failed on {path_shown(report)}: {clean(outcome.error)}")

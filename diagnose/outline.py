@@ -494,8 +494,9 @@ def _read(report: Report) -> Section | None:
         pairs.append(("rules", ", ".join(f"{n} {word}" for word, n in counts if n)))
     blocks: list[Block] = [KeyValues(tuple(pairs))] if pairs else []
     if report.sources:
-        rows = tuple((clean(s.path), clean(s.reader), clean(s.version)) for s in report.sources)
-        blocks.append(Table(("file", "format", "version"), rows))
+        versions = any(s.version for s in report.sources)
+        rows = tuple((*((clean(s.version),) if versions else ()), clean(s.reader), clean(s.path)) for s in report.sources)
+        blocks.append(Table((*(("version",) if versions else ()), "format", "file"), rows))
     return Section("read", "What was read", tuple(blocks)) if blocks else None
 
 
@@ -520,13 +521,30 @@ def _weight(report: Report) -> tuple[int, int]:
 
 
 def overview(report: Report) -> tuple[str, str, str, str, str]:
-    """One row of a table over runs: run, verdict, severity, since, sure."""
+    """One row of a table over runs: run, verdict, severity, since, sure. The verdict leaves out what the other cells say."""
     name = path_shown(report)
+    if not report.readable:
+        return name, clean(report.verdict.removeprefix("Could not judge: ")), "unreadable", "", ""
     if not report.diagnoses:
-        return name, clean(report.verdict), "none" if report.readable else "unreadable", "", ""
+        return name, _nothing(report), "none", "", ""
     worst = report.diagnoses[0]
+    more = len(report.diagnoses) - 1
     since = number(worst.onset.first_step) if worst.onset else "start"
-    return name, clean(report.verdict), worst.severity.value, since, worst.confidence.value
+    verdict = f"{worst.rule}: {clean(worst.summary)}{f' (+{more} more)' if more else ''}"
+    return name, verdict, worst.severity.value, since, worst.confidence.value
+
+
+def _nothing(report: Report) -> str:
+    looked = sum(o.status in (Status.FIRED, Status.QUIET) for o in report.outcomes)
+    if not looked:
+        return "no rule could look, metrics not logged"
+    return f"nothing found ({looked} of {counted(len(report.outcomes), 'rule')} looked)"
+
+
+def origin(report: Report) -> str:
+    """The path to give for judging this run again: its one file, else its folder."""
+    files = [s.path for s in report.sources]
+    return clean(files[0] if len(files) == 1 else str(report.run.get("path") or report.run.get("name") or ""))
 
 
 def summary(reports: Sequence[Report]) -> str:

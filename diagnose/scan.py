@@ -178,7 +178,8 @@ def unreadable(name: str, error: BaseException | str, *, path: str = "") -> Repo
 def _path(job: Job) -> str:
     if isinstance(job.what, Path):
         return str(job.what)
-    return str(getattr(job.what, "home", ""))
+    files: Sequence[tuple[str, Path]] = getattr(job.what, "files", ())
+    return str(files[0][1] if len(files) == 1 else getattr(job.what, "home", ""))
 
 
 def _judge_all(found: Sequence[Job], jobs: int | None, progress: Progress | None) -> list[Report]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from diagnose.outline import (
     counted,
     curve_of,
     number,
+    origin,
     outline,
     overview,
     ranked,
@@ -56,17 +58,19 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
 
 def render_many(reports: Sequence[Report]) -> str:
     """A table over runs, worst first, under one line that counts them."""
-    rows = [overview(r) for r in ranked(reports)]
-    names = min(36, max([3, *(len(r[0]) for r in rows)]))
+    order = ranked(reports)
+    rows = [overview(r) for r in order]
+    names = min(32, max([3, *(len(r[0]) for r in rows)]))
     severities = max([8, *(len(r[2]) for r in rows)])
     steps = max([5, *(len(r[3]) for r in rows)])
-    wide = WIDTH - names - severities - steps - 6 - 8
     lines = [summary(reports), ""]
     lines.append(f"{'severity':<{severities}}  {'since':>{steps}}  {'sure':<6}  {'run':<{names}}  verdict")
     lines.append("-" * WIDTH)
     for name, verdict, severity, since, sure in rows:
         lead = f"{severity:<{severities}}  {since:>{steps}}  {sure:<6}  {_short(name, names):<{names}}  "
-        lines += _wrap(verdict, lead, " " * len(lead), width=len(lead) + wide)
+        lines += _wrap(verdict, lead, " " * len(lead))
+    if len(order) > 1 and order[0].readable:
+        lines += ["", f"One run in full: diagnose {shlex.quote(origin(order[0]))}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -120,4 +120,5 @@ def test_the_onset_is_marked_under_its_column(exploded: Report) -> None:
 def test_the_table_is_worst_first_and_counts_itself(several: list[Report]) -> None:
     lines = render_many(several).splitlines()
     assert lines[0] == "4 runs: 1 critical, 1 major, 1 could not be judged, 1 without a diagnosis."
-    assert [line.split()[0] for line in lines[4:] if line[0] != " "] == ["critical", "major", "unreadable", "none"]
+    assert [line.split()[0] for line in lines[4:-2] if line[0] != " "] == ["critical", "major", "unreadable", "none"]
+    assert lines[-1] == "One run in full: diagnose runs/gpt/log.txt"
