@@ -2,8 +2,10 @@
 
 Knows the engine's lines (progress, throughput, overflow and loss scale, timers, pipeline, comms, memory, configuration,
 launcher), Megatron-DeepSpeed's and DeepSpeed-Chat's lines, and finds other `key: value` series by recurrence. Names stay as
-logged: `skipped` is cumulative, `loss scale` is what overflow and scale lines say where nothing else logs it, `lr[1]` is the second parameter group where it differs from the first, timers are
-`time (ms)/fwd`. Placeholders (`loss scale: -1.0`, `grad norm: 0.000` for a whole Megatron run) are handed over too.
+logged: `skipped` is cumulative, `loss scale` is what overflow and scale lines say where nothing else logs it, `lr[1]` is
+the second parameter group where it differs from the first. Timers are `time (ms)/fwd`; they name no step, so they count rows,
+except where there is one timer line a step and progress lines agree with that. Placeholders (`loss scale: -1.0`,
+`grad norm: 0.000` for a whole Megatron run) are handed over too.
 
 Since 0.17.6 the engine's lines need `"log_level": "info"`: their absence proves nothing. The monitor's files are read
 elsewhere: CSV by `deepspeed_csv`, TensorBoard by the TensorBoard reader, where its tags are `Train/Samples/*` and the
