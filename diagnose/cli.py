@@ -254,7 +254,7 @@ def _tell(reports: Sequence[Report], paths: Sequence[str]) -> None:
     unreadable = [r for r in reports if not r.readable]
     for report in unreadable[:NOTES]:
         where = origin(report)
-        if not report.sources and path_shown(report) not in where:
+        if not report.sources and where != "-" and path_shown(report) not in where:
             where = f"{path_shown(report)} in {where}"
         said = clean(report.verdict.removeprefix("Could not judge: "))
         tried = f" Read as {', '.join(dict.fromkeys(clean(s.reader) for s in report.sources))}." if report.sources else ""

@@ -60,7 +60,7 @@ def test_numbers_have_four_digits_and_plain_groups(value: float, said: str) -> N
 def test_any_number_is_said_in_ascii_and_close_to_what_it_is(value: float) -> None:
     said = number(value)
     assert said.isascii()
-    if math.isfinite(value):
+    if abs(value) < 1e308:  # 1.798e308 rounds up to infinity
         assert float(said.replace(" ", "")) == pytest.approx(value, rel=6e-4)
 
 
