@@ -44,7 +44,7 @@ _METRICS = (
          "metrics/val/cross_entropy", "metrics/eval/cross_entropy", "validation/loss", "valid/loss", "dev/loss", "loss_val", "tel"),
     ),
     Metric(
-        "grad_norm", "", "none", True, ("nonfinite", "spike", "growth", "level-shift", "period", "drift", "stale"),
+        "grad_norm", "", "none", True, ("nonfinite", "spike", "growth", "level-shift", "period", "drift"),
         ("grad_norm", "train/grad_norm", "grad-norm", "grad norm", "grad-norm/grad-norm", "actor/grad_norm", "optim/total grad norm",
          "l2_norm/grad/global", "gnorm", "learning/raw_grad_norm", "grad/norm/total", "grad_2.0_norm_total", "gradient_norm",
          "train/grad/norm", "global_grad_norm", "total_norm", "Train/grad_norm", "gradients/global_norm", "grads/global_norm",

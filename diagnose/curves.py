@@ -1,0 +1,250 @@
+"""The only home of arithmetic on curves: noise widths, robust baselines, onsets, segmentation, spectra, trends, thinning.
+
+All functions take plain float64 arrays and return plain numbers or arrays; inputs are never changed. Unless said otherwise an
+array must be finite: detectors remove NaN and infinities first. scipy and ruptures are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+MOST_WINDOWS = 20_000  # exact rolling windows computed; longer series are evaluated on a stride and held in between
+
+
+def in_logs(values: Array) -> Array:
+    """ln of the values; what is not positive becomes the smallest positive value of the curve (noise that scales with level)."""
+    positive = values[values > 0]
+    floor = float(positive.min()) if len(positive) else 1.0
+    return np.log(np.maximum(values, floor))
+
+
+def spread(values: Array) -> float:
+    """Robust standard deviation, 1.4826·MAD; 0.0 for fewer than two values."""
+    return float(MAD * np.median(np.abs(values - np.median(values)))) if len(values) > 1 else 0.0
+
+
+def noise(values: Array) -> float:
+    """Robust noise width that trends and shifts do not widen: 1.4826·MAD of first differences over √2."""
+    return float(spread(np.diff(values)) / math.sqrt(2.0)) if len(values) > 2 else 0.0
+
+
+def autocorrelation(values: Array, lag: int = 1) -> float:
+    """Autocorrelation at a lag, clipped to [0, .95] (unclipped estimates pass 1 and break what divides by 1 - φ)."""
+    if len(values) < lag + 3:
+        return 0.0
+    centred = values - values.mean()
+    power = float(np.dot(centred, centred))
+    return float(np.clip(np.dot(centred[lag:], centred[:-lag]) / power, 0.0, 0.95)) if power > 0 else 0.0
+
+
+def medians_before(values: Array, window: int) -> tuple[Array, Array]:
+    """Median and 1.4826·MAD of the `window` values before each point (fewer at the start; the first point looks at itself).
+
+    Exact for up to 20,000 points; beyond that evaluated on a stride and held, which moves a baseline by at most stride/window.
+    """
+    n = len(values)
+    centre, width = np.empty(n), np.empty(n)
+    for i in range(min(n, window)):
+        part = values[: max(i, 1)]
+        centre[i] = np.median(part)
+        width[i] = MAD * np.median(np.abs(part - centre[i]))
+    if n > window:
+        stride = max(1, (n - window) // MOST_WINDOWS + 1)
+        views = np.lib.stride_tricks.sliding_window_view(values, window)[: n - window : stride]
+        mid, mad = np.empty(len(views)), np.empty(len(views))
+        for a in range(0, len(views), 2000):  # chunks bound the memory of the copies that median makes
+            block = views[a : a + 2000]
+            mid[a : a + 2000] = np.median(block, axis=1)
+            mad[a : a + 2000] = MAD * np.median(np.abs(block - mid[a : a + 2000, None]), axis=1)
+        centre[window:] = np.repeat(mid, stride)[: n - window]
+        width[window:] = np.repeat(mad, stride)[: n - window]
+    return centre, width
+
+
+def running_median(values: Array, window: int) -> Array:
+    """Median of each point and the `window` - 1 points before it (fewer at the start)."""
+    before, _ = medians_before(np.append(values, values[-1:]), window)
+    return before[1:] if len(values) else values
+
+
+def winsorised(values: Array, widths: float = 4.0) -> Array:
+    """Values clipped to `widths` robust standard deviations around the median: heavy tails would waste changepoints."""
+    centre, width = float(np.median(values)), spread(values)
+    return np.clip(values, centre - widths * width, centre + widths * width) if width > 0 else values.copy()
+
+
+def detrended(values: Array, degree: int = 5) -> Array:
+    """Residuals of a polynomial in ln(t), fitted twice (the second time without points beyond 4 widths)."""
+    n = len(values)
+    if n < degree + 3:
+        return values - np.median(values)
+    t = np.log(np.arange(1, n + 1))
+    basis = np.vander(t / t[-1], degree + 1)
+    keep = np.ones(n, bool)
+    residual = values
+    for _ in range(2):
+        weights, *_ = np.linalg.lstsq(basis[keep], values[keep], rcond=None)
+        residual = values - basis @ weights
+        width = spread(residual)
+        keep = np.abs(residual) <= 4 * width if width > 0 else keep
+        if keep.sum() < degree + 3:
+            break
+    return residual
+
+
+def blocks(values: Array, most: int, least: int = 1) -> tuple[Array, int]:
+    """Medians of equal blocks, at most `most` of them, each of at least `least` points; and the block's length."""
+    size = max(least, -(-len(values) // most), 1)
+    count = len(values) // size
+    return np.median(values[: count * size].reshape(count, size), axis=1) if count else np.empty(0), size
+
+
+def slope_of(x: Array, y: Array) -> float:
+    """Theil-Sen slope: the median of all pairs' slopes, on at most 200 points."""
+    if len(x) > 200:
+        keep = np.linspace(0, len(x) - 1, 200).astype(int)
+        x, y = x[keep], y[keep]
+    i, j = np.triu_indices(len(x), 1)
+    run = x[j] - x[i]
+    good = run != 0
+    return float(np.median((y[j] - y[i])[good] / run[good])) if good.any() else 0.0
+
+
+def mann_kendall(values: Array) -> float:
+    """Two-sided p of no monotone trend (normal approximation, ties corrected); use on block medians only, never on smoothed points."""
+    n = len(values)
+    if n < 4:
+        return 1.0
+    i, j = np.triu_indices(n, 1)
+    s = float(np.sign(values[j] - values[i]).sum())
+    _, ties = np.unique(values, return_counts=True)
+    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18.0
+    if variance <= 0 or s == 0:
+        return 1.0
+    z = (abs(s) - 1) / math.sqrt(variance)
+    return math.erfc(z / math.sqrt(2.0))
+
+
+def broken_stick(values: Array) -> tuple[int, float]:
+    """Onset and rate of y = a + b·(t - c)₊ with b > 0, fitted by least absolute deviations on a grid over c.
+
+    Returns (index of c, b per point). (len - 1, 0.0) when nothing rises.
+    """
+    n = len(values)
+    best = (math.inf, n - 1, 0.0)
+    for c in range(1, n - 1):
+        a = float(np.median(values[: c + 1]))
+        t = np.arange(1, n - c, dtype=float)
+        b = float(np.median((values[c + 1 :] - a) / t))
+        if b <= 0:
+            continue
+        cost = float(np.abs(values[: c + 1] - a).sum() + np.abs(values[c + 1 :] - a - b * t).sum())
+        if cost < best[0]:
+            best = (cost, c, b)
+    return best[1], best[2]
+
+
+def segments(values: Array, *, penalty: float) -> list[int]:
+    """Changepoints of the mean (ruptures KernelCPD, linear kernel = l2, at least 3 points a segment), as indices; penalty in σ²."""
+    if len(values) < 8 or not np.ptp(values) > 0:
+        return []
+    import ruptures
+
+    engine = ruptures.KernelCPD(kernel="linear", min_size=3).fit(values.reshape(-1, 1))
+    return [int(c) for c in engine.predict(pen=penalty)[:-1]]
+
+
+def refined(values: Array, at: int, reach: int) -> int:
+    """The split within `reach` of `at` that separates two means best (least squares on winsorised raw points)."""
+    a, b = max(0, at - reach), min(len(values), at + reach)
+    part = winsorised(values[a:b])
+    n = len(part)
+    if n < 4:
+        return at
+    total = np.cumsum(part)
+    k = np.arange(1, n)
+    left, right = total[:-1] / k, (total[-1] - total[:-1]) / (n - k)
+    gain = k * (n - k) / n * (left - right) ** 2
+    return a + 1 + int(np.argmax(gain))
+
+
+def spectrum(values: Array) -> tuple[Array, Array]:
+    """Periodogram (frequencies in cycles a point, powers) of the values less their mean, without frequency 0."""
+    n = len(values)
+    power = np.abs(np.fft.rfft(values - values.mean()))[1:] ** 2 / n
+    return np.fft.rfftfreq(n)[1:], power
+
+
+def peak_over_ar1(values: Array) -> tuple[float, float, float]:
+    """The strongest line over an AR(1) null: (period in points, p, amplitude).
+
+    R = P/P₀·ln2/median, p = 1 - (1 - e^-R)^K with P₀(f) = σ²/(1 - 2φ cos 2πf + φ²) (knowledge B.5).
+    """
+    n = len(values)
+    if n < 16 or not np.ptp(values) > 0:
+        return 0.0, 1.0, 0.0
+    phi = autocorrelation(values)
+    f, power = spectrum(values)
+    null = 1.0 / (1.0 - 2.0 * phi * np.cos(2 * np.pi * f) + phi * phi)
+    ratio = power / null
+    centre = float(np.median(ratio))
+    if centre <= 0:
+        return 0.0, 1.0, 0.0
+    ratio *= math.log(2.0) / centre
+    top = int(np.argmax(ratio))
+    p = -math.expm1(len(f) * math.log1p(-math.exp(-min(float(ratio[top]), 700.0)))) if ratio[top] > 1e-9 else 1.0
+    return 1.0 / float(f[top]), max(0.0, min(1.0, p)), 2.0 * math.sqrt(float(power[top]) / n)
+
+
+def alternation(values: Array) -> float:
+    """Period-2 statistic A = Σ(-1)^t r_t / √Σ r_t² (healthy range of 74 runs: -1.4 to 0.7)."""
+    total = float(np.dot(values, values))
+    return float(abs(values[::2].sum() - values[1::2].sum()) / math.sqrt(total)) if total > 0 else 0.0
+
+
+def thin(values: Array, most: int) -> Index:
+    """Indices of at most about `most` points: first, last, each bucket's lowest and highest, and all non-finite ends of runs."""
+    n = len(values)
+    if n <= most:
+        return np.arange(n)
+    edges = np.linspace(0, n, max(2, most // 2) + 1).astype(np.int64)
+    finite = np.isfinite(values)
+    keep = {0, n - 1}
+    bad = ~finite
+    turns = np.flatnonzero(np.diff(bad.astype(np.int8), prepend=0, append=0))
+    keep.update(int(t) for t in turns[:most] if t < n)
+    keep.update(int(t) - 1 for t in turns[:most] if t > 0)
+    for a, b in zip(edges[:-1], edges[1:], strict=True):
+        good = np.flatnonzero(finite[a:b])
+        if len(good):
+            part = values[a:b][good]
+            keep.add(int(a + good[np.argmin(part)]))
+            keep.add(int(a + good[np.argmax(part)]))
+    return np.array(sorted(keep), np.int64)
+
+
+def runs_of(flags: NDArray[np.bool_], gap: int = 0) -> list[tuple[int, int]]:
+    """(first, last) of each run of True; runs at most `gap` apart are one."""
+    hits = np.flatnonzero(flags)
+    if not len(hits):
+        return []
+    cuts = np.flatnonzero(np.diff(hits) > gap + 1)
+    starts, ends = np.r_[hits[0], hits[cuts + 1]], np.r_[hits[cuts], hits[-1]]
+    return [(int(a), int(b)) for a, b in zip(starts, ends, strict=True)]
+
+
+def kept(signal: Any) -> tuple[Index, Array]:
+    """Steps and values of a signal's finite points, values in logs when its noise scales with its level and all are positive."""
+    good = np.isfinite(signal.values)
+    steps, values = signal.steps[good], signal.values[good].astype(np.float64)
+    if signal.multiplicative and len(values) and (values > 0).mean() > 0.98:
+        return steps, in_logs(values)
+    return steps, values

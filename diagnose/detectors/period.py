@@ -1,0 +1,111 @@
+"""Oscillation: a line in the spectrum over an AR(1) null, or values that alternate from step to step.
+
+Kind "period": p < 1e-4, at least 5 periods, the same period (±5 %) in two windows, amplitude at least .35 noise widths and .5 %
+(numbers period_steps, amplitude in noise widths, p, share). Kind "alternation": |A| > 5 (numbers A, amplitude).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import curves
+from diagnose.curves import Array, Index
+from diagnose.model import Finding, Frozen, Signal, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """0 of 74 healthy runs at p < 1e-6 and 1e-3 (knowledge B.5)."""
+
+    shape: str = "period"
+    kinds: tuple[str, ...] = ("period", "alternation")
+    p: float = 1e-4
+    periods: int = 5
+    amplitude: float = 0.35  # noise widths
+    effect: float = 0.005  # nats
+    agree: float = 0.05  # of the period, between windows
+    alternating: float = 5.0  # |A|; healthy runs stay within 1.4 (O9)
+    least: int = 64
+    longest: int = 1 << 17  # points looked at: the last ones; a longer run has its period there too
+
+    def detect(self, signal: Signal) -> tuple[Finding, ...]:
+        """`size` is the amplitude as a ratio to the level (multiplicative) or in units; `strength` is -log10 p, or |A|."""
+        steps, y = curves.kept(signal)
+        if len(y) < self.least or not np.ptp(y) > 0:
+            return ()
+        spacing = np.diff(steps)
+        if float(np.mean(spacing == np.median(spacing))) < 0.95:
+            return ()
+        skip = min(len(y) // 10, 200)
+        steps, y = steps[skip:][-self.longest :], y[skip:][-self.longest :]
+        residual = curves.winsorised(curves.detrended(y))
+        found = self._alternation(signal, steps, residual)
+        return tuple(found) if found else tuple(self._period(signal, steps, residual))
+
+    def _alternation(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
+        window = 512 if len(r) >= 512 else len(r)
+        starts = range(0, max(1, len(r) - window + 1), max(1, window // 2))
+        scores = [curves.alternation(curves.winsorised(r[s : s + window] - np.median(r[s : s + window]))) for s in starts]
+        strong = [(s, a) for s, a in zip(starts, scores, strict=True) if a > self.alternating]
+        width = curves.spread(r)
+        if not strong:
+            return []
+        first, best = strong[0][0], max(a for _, a in strong)
+        swing = abs(float(np.mean(r[first::2]) - np.mean(r[first + 1 :: 2]))) / 2
+        if swing < self.effect or swing < 0.25 * width:
+            return []
+        per = signal.steps_per_point
+        onset = Span(int(steps[first]), int(steps[min(len(steps) - 1, first + window // 2)]))
+        return [Finding("alternation", signal.name, Span(int(steps[first]), int(steps[-1])), size=math.expm1(min(swing, 50.0)) if signal.multiplicative else swing,
+                        strength=best, onset=onset, numbers=Frozen(A=best, amplitude=swing / max(width, 1e-12), period_steps=2.0 * per))]  # fmt: skip
+
+    def _period(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
+        n = len(r)
+        period, p, _ = curves.peak_over_ar1(r)
+        if p > self.p or period < 2.5 or n / period < self.periods:
+            return []
+        halves = [curves.peak_over_ar1(part)[0] for part in (r[: n // 2], r[n // 2 :])]
+        fold = _folded(r, period)
+        width = curves.spread(r - fold)
+        amplitude = float(np.ptp(fold)) / 2
+        tolerance = max(self.agree, period / n)
+        if any(h <= 0 or abs(h / period - 1) > tolerance and abs(2 * h / period - 1) > tolerance for h in halves):
+            return []
+        if amplitude < self.amplitude * width or amplitude < self.effect:
+            return []
+        base = self._fundamental(r, period)
+        per = signal.steps_per_point
+        numbers = {"period_steps": base * per, "line_steps": period * per, "amplitude": amplitude / max(width, 1e-12), "p": p, "periods": n / base}
+        first = Span(int(steps[0]), int(steps[min(n - 1, int(base))]))
+        return [Finding("period", signal.name, Span(int(steps[0]), int(steps[-1])), size=math.expm1(min(amplitude, 50.0)) if signal.multiplicative else amplitude,
+                        strength=min(-math.log10(max(p, 1e-300)), 300.0), onset=first, numbers=Frozen(numbers))]  # fmt: skip
+
+    def _fundamental(self, r: Array, period: float) -> float:
+        """The strongest line may be a harmonic: a multiple of its period whose fold explains clearly more is the period."""
+        total = float(np.var(r))
+        best, gain = period, 1.0 - float(np.var(r - _folded(r, period))) / total if total > 0 else 0.0
+        for k in (2, 3, 4, 5, 6):
+            longer = period * k
+            if len(r) / longer < self.periods:
+                break
+            bins = int(round(longer))
+            chance = bins / len(r)  # what a fold of so many bins explains of white noise
+            explained = (1.0 - float(np.var(r - _folded(r, longer))) / total - chance) / (1 - chance)
+            if explained > 1.25 * gain + 0.02:
+                best, gain = longer, explained
+        return best
+
+
+def _folded(r: Array, period: float) -> Array:
+    """The mean of the residual at each phase of the period, at every point."""
+    bins = max(2, int(round(period)))
+    phase = (np.arange(len(r)) / period % 1.0 * bins).astype(int) % bins
+    counts = np.bincount(phase, minlength=bins)
+    means = np.bincount(phase, weights=r, minlength=bins) / np.maximum(counts, 1)
+    return means[phase]
+
+
+DETECTOR = Period()

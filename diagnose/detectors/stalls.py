@@ -1,0 +1,53 @@
+"""Slow points that come back at a regular distance, as checkpoints, evaluations or collectors cause them.
+
+Kind "stalls" (numbers period_steps, share of the time lost, ratio to the median, count). Regular: at least 5 slow points whose
+distances vary by less than a fifth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.model import Finding, Frozen, Signal, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Slow is 1.5 times the median (knowledge T2); healthy runs have p99/median 1.72 and .07 % of steps beyond 2."""
+
+    shape: str = "stalls"
+    kinds: tuple[str, ...] = ("stalls",)
+    slow: float = 1.5
+    variation: float = 0.2  # of the distances
+    count: int = 5
+    least: int = 40
+
+    def detect(self, signal: Signal) -> tuple[Finding, ...]:
+        """`size` is the slow points' median over the median; `strength` is the number of slow points."""
+        good = np.isfinite(signal.values) & (signal.values > 0)
+        steps, v = signal.steps[good], signal.values[good]
+        if len(v) < self.least:
+            return ()
+        middle = float(np.median(v))
+        for factor in (4.0, 2.5, 1.8, self.slow):  # the sharper the slow points, the less noise among them
+            at = np.flatnonzero(v > factor * middle)
+            at = at[np.r_[True, np.diff(at) > 1]] if len(at) else at
+            if len(at) < self.count or len(at) > len(v) // 3:
+                continue
+            gaps = np.diff(steps[at]).astype(float)
+            usual = float(np.median(gaps))
+            regular = np.abs(gaps / usual - np.round(gaps / usual)) < self.variation
+            near = np.abs(gaps / usual - 1) < self.variation
+            if usual < 3 * signal.steps_per_point or float(regular.mean()) < 0.85 or float(near.mean()) < 0.7:
+                continue
+            level = float(np.median(v[at]))
+            lost = float((v[at] - middle).sum() / v.sum())
+            numbers = {"period_steps": usual, "share": lost, "ratio": level / middle, "count": float(len(at)), "slow_s": level}
+            return (Finding("stalls", signal.name, Span(int(steps[at[0]]), int(steps[at[-1]])), direction="up", size=level / middle,
+                            strength=float(len(at)), onset=Span(int(steps[at[0]]), int(steps[at[0]])), numbers=Frozen(numbers)),)  # fmt: skip
+        return ()
+
+
+DETECTOR = Stalls()
