@@ -473,7 +473,7 @@ def _failed(report: Report) -> Section | None:
 def _read(report: Report) -> Section | None:
     run, pairs = report.run, []
     unit = _unit(report)
-    if run.get("path"):
+    if run.get("path") and len(report.sources) != 1:  # one file is named below
         pairs.append(("path", shown(run["path"])))
     if report.readable:
         points = counted(int(run.get("points") or 0), "point")

@@ -38,12 +38,12 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
     made = outline(report)
     lines = [f"**{escaped(made.title)}: {escaped(made.verdict)}**", ""]
     cards = _cards(made)
-    whole = cards if verbose else cards[:CARDS]
+    whole = cards if verbose else [c for c in cards if c.severity != "info"][:CARDS]
     for card in whole:
         lines += [*_card(card), ""]
     if len(whole) < len(cards):
         rest = [line for card in cards[len(whole) :] for line in [*_card(card), ""]]
-        lines += _folded(f"{len(cards) - len(whole)} more", rest)
+        lines += _folded(f"{len(cards) - len(whole)} {'more ' if whole else ''}of less weight", rest)
     for section in made.sections:
         if section.id != "diagnoses":
             lines += _folded(escaped(section.title), list(_section(section)), opened=verbose)

@@ -91,7 +91,11 @@ def _wrap(text: str, first: str = "", rest: str = "", *, width: int = WIDTH) -> 
 
 
 def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else "…" + text[-(width - 1) :]  # the end of a path tells runs apart
+    """Cut in the middle: runs and paths differ at both ends."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 3 // 5
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _section(section: Section, report: Report, paint: _Paint, verbose: bool) -> Iterator[str]:
@@ -126,14 +130,22 @@ def _block(block: object, paint: _Paint, verbose: bool) -> Iterator[str]:
 def _table(table: Table, paint: _Paint, verbose: bool) -> Iterator[str]:
     rows = table.rows if verbose else table.rows[:ROWS]
     cells = [list(table.columns), *(list(r) for r in rows)]
-    most = 60 // max(1, len(table.columns) - 1)  # what the leading columns may take together; the last one wraps
-    widths = [min(most, max(len(r[i]) for r in cells)) for i in range(len(table.columns) - 1)]
+    widths = _widths([max(len(r[i]) for r in cells) for i in range(len(table.columns) - 1)])
     for index, row in enumerate(cells):
         lead = "".join(f"{_short(cell, wide):<{wide}}  " for cell, wide in zip(row, widths, strict=False))
         for line in _wrap(row[-1], f"  {lead}", " " * (len(lead) + 2)):
             yield paint(line, "dim") if index == 0 else line
     if len(rows) < len(table.rows):
         yield paint(f"  {number(len(table.rows) - len(rows))} more: --verbose", "dim")
+
+
+def _widths(wanted: Sequence[int], budget: int = 60) -> list[int]:
+    """What the leading columns get of `budget`, narrow ones first, so that only the wide ones are cut; the last one wraps."""
+    widths = [0] * len(wanted)
+    for left, i in zip(range(len(wanted), 0, -1), sorted(range(len(wanted)), key=lambda i: wanted[i]), strict=True):
+        widths[i] = min(wanted[i], budget // left)
+        budget -= widths[i]
+    return widths
 
 
 def _snippet(snippet: Snippet, indent: str, paint: _Paint) -> Iterator[str]:
@@ -149,16 +161,18 @@ def _snippet(snippet: Snippet, indent: str, paint: _Paint) -> Iterator[str]:
 
 def _diagnoses(section: Section, report: Report, paint: _Paint, verbose: bool) -> Iterator[str]:
     cards = [b for b in section.blocks if isinstance(b, Card)]
-    whole = cards if verbose else cards[:CARDS]
+    whole = cards if verbose else [c for c in cards if c.severity != "info"][:CARDS]  # worst first, so info comes last anyway
     said = outline(report).verdict
     for index, card in enumerate(whole, 1):
         if index > 1:
             yield ""
         yield from _headline(card, index, paint, again=card.headline not in said)
         yield from _card(card, index, report, paint, verbose)
+    more = "more " if whole else ""
     if len(whole) < len(cards):
-        yield ""
-        yield paint(f"{counted(len(cards) - len(whole), 'more diagnosis', 'more diagnoses')} (in full with --verbose)", "bold")
+        if whole:
+            yield ""
+        yield paint(f"{counted(len(cards) - len(whole), f'{more}diagnosis', f'{more}diagnoses')} (in full with --verbose)", "bold")
         for index, card in enumerate(cards[len(whole) :], len(whole) + 1):
             yield from _wrap(f"{card.headline} [{card.severity}, sure: {card.sure}, {card.rule}]", f"{index:>2}. ", "    ")
 
@@ -226,7 +240,7 @@ def _sparkline(chart: ChartSpec, report: Report, paint: _Paint) -> Iterator[str]
     curve = curve_of(report, chart.signals[0])
     if curve is None or len(curve.steps) < 3:
         return
-    wide = 64
+    wide = min(64, max(12, len(curve.steps)))  # no more columns than points, or even spacing would look like gaps
     onset = next((m.step for m in chart.marks if m.kind == "onset"), None)
     bars, logarithmic, low, high = sparkline(curve, wide, dips=chart.low)
     label = _short(clean(curve.name), 24)

@@ -76,6 +76,19 @@ def test_what_is_left_out_is_counted(make_report, make_diagnosis) -> None:  # ty
     assert "more diagnos" not in render(report, verbose=True)
 
 
+def test_what_is_only_remarkable_takes_one_line_after_what_is_wrong(make_report, make_diagnosis) -> None:  # type: ignore[no-untyped-def]
+    wrong, remarkable = make_diagnosis(Severity.MAJOR), make_diagnosis(Severity.INFO, 100)
+    text = render(make_report("r", wrong, remarkable))
+    assert text.count("What to do") == 1
+    assert "1 more diagnosis" in text
+    assert "1 diagnosis (in full" in render(make_report("r", remarkable))
+
+
+def test_long_names_are_cut_in_the_middle_since_runs_differ_at_both_ends(make_report, make_diagnosis) -> None:  # type: ignore[no-untyped-def]
+    text = render_many([make_report("a" * 30 + "middle" + "b" * 30, make_diagnosis()), make_report("x")])
+    assert "aaaa…bbbb" in text
+
+
 def test_a_spike_of_one_point_among_many_is_seen() -> None:
     values = [1.0] * 10_000
     values[5_003] = 50.0
