@@ -528,7 +528,7 @@ def overview(report: Report) -> tuple[str, str, str, str, str]:
     if not report.diagnoses:
         return name, _nothing(report), "none", "", ""
     worst = report.diagnoses[0]
-    more = len(report.diagnoses) - 1
+    more = sum(d.severity is not Severity.INFO for d in report.diagnoses[1:])
     since = number(worst.onset.first_step) if worst.onset else "start"
     verdict = f"{worst.rule}: {clean(worst.summary)}{f' (+{more} more)' if more else ''}"
     return name, verdict, worst.severity.value, since, worst.confidence.value
