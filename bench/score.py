@@ -70,7 +70,7 @@ def score_corpus(corpus: Path, preds: Path, jobs: int, per_run: bool) -> tuple[d
     out = preds.with_suffix(".score.json")
     args = [sys.executable, str(corpus / "score.py"), str(preds), "--map", str(KINDS), "--json", str(out), *(["--per-run"] if per_run else [])]
     base = subprocess.run(args, capture_output=True, text=True, check=True)
-    major = subprocess.run([*args[:-1] if per_run else args, "--min-severity", "major"], capture_output=True, text=True, check=True)
+    major = subprocess.run([*args, "--min-severity", "major"], capture_output=True, text=True, check=True)
     at_major = json.loads(out.read_text())["summary"]
     subprocess.run(args, capture_output=True, text=True, check=True)
     summary = json.loads(out.read_text())["summary"]

@@ -268,7 +268,8 @@ def _derive_times(named: dict[str, Signal]) -> None:
     gap, width = np.diff(main.times), np.diff(main.steps).astype(float)
     good = np.isfinite(gap) & (gap > 0)
     if good.mean() > 0.95 and float(np.median(gap[good])) > 1e-4:
-        _add(named, "time/step", main.steps[1:][good], gap[good] / width[good], source="wall clock of the log's time stamps")
+        # not `time/step`: between two time stamps lie evaluations, logging and whatever else the machine did
+        _add(named, "time/between_logs", main.steps[1:][good], gap[good] / width[good], source="wall clock of the log's time stamps", unit="s")
 
 
 def _derive_skips(named: dict[str, Signal], events: Sequence[Event]) -> None:
