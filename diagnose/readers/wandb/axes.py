@@ -21,6 +21,7 @@ from diagnose.readers.wandb.rows import RESERVED, Rows
 # HF · Lightning · TensorBoard sync, OpenRLHF · nanoGPT · users; in this order where a row has several
 PREFERRED = ("train/global_step", "trainer/global_step", "global_step", "iter", "iteration", "Step", "step", "train/step", "train/iter")
 _WORDS = (("epoch", "epoch"), ("token", "tokens"), ("sample", "samples"), ("example", "samples"), ("seen", "samples"))
+_MAX_GLOB = 200  # characters
 _MAX_AXES = 64  # dense copies of axis columns: bounds memory when every metric names its own axis
 _MOST = 0.5  # an axis in fewer rows than this is no axis for the others: carrying it would put many points on one step
 _EXACT = 2.0**53  # integers above are not exact in a double
@@ -41,6 +42,7 @@ class Defined:
 
     exact: dict[str, str] = field(default_factory=dict)
     globs: dict[str, str] = field(default_factory=dict)  # prefix -> step metric
+    sizes: set[int] = field(default_factory=set)  # lengths of the prefixes: few, so that many globs stay cheap
 
     def add(self, name: str, glob: str, step_metric: str) -> None:
         """One metric record; dots of a literal name come escaped."""
@@ -49,15 +51,20 @@ class Defined:
         step_metric = step_metric.replace("\\.", ".")
         if name:
             self.exact[name.replace("\\.", ".")] = step_metric
-        elif glob.endswith("*"):
-            self.globs[glob[:-1].replace("\\.", ".")] = step_metric
+        elif glob.endswith("*") and len(glob) <= _MAX_GLOB:
+            prefix = glob[:-1].replace("\\.", ".")
+            self.globs[prefix] = step_metric
+            self.sizes.add(len(prefix))
 
     def axis(self, name: str) -> str:
         """The step metric of a series, or nothing."""
         if name in self.exact:
             return self.exact[name]
-        best = max((p for p in self.globs if name.startswith(p)), key=len, default=None)
-        return self.globs[best] if best is not None else ""
+        for size in sorted(self.sizes, reverse=True):
+            found = self.globs.get(name[:size])
+            if found is not None:
+                return found
+        return ""
 
 
 class Axes:

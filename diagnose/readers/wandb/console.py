@@ -37,23 +37,30 @@ class Console:
     unheard: int = 0
     dropped: int = 0
     _first_drop: tuple[str, str, str] = ("", "", "")  # where, step, current step
-    _open: str = ""
+    _open: list[str] = field(default_factory=list)  # pieces of a line without its end yet, and their length
+    _size: int = 0
     _trace: int = 0  # lines since the traceback's head, 0 outside
     _where: str = ""
     _rank: int | None = None
 
     def feed(self, text: str, where: str, row: int, time: float | None = None) -> None:
         """A piece of output that began at `where`, after `row` history rows."""
-        *whole, rest = re.split(r"\r\n|\n|\r", self._open + text) if "\r" in text else (self._open + text).split("\n")
-        for line in whole:
+        if "\n" not in text and "\r" not in text:
+            if self._size < _MAX_LINE:
+                self._open.append(text[:_MAX_LINE])
+                self._size += len(text)
+            return
+        whole = "".join((*self._open, text))
+        *lines, rest = re.split(r"\r\n|\n|\r", whole) if "\r" in whole else whole.split("\n")
+        for line in lines:
             self.line(line, where, row, time)
-        self._open = rest[-_MAX_LINE:]
+        self._open, self._size = [rest[:_MAX_LINE]], len(rest)
 
     def close(self, row: int) -> None:
         """The end of the output: what is open counts."""
-        if self._open:
-            self.line(self._open, "", row, None)
-            self._open = ""
+        if self._size:
+            self.line("".join(self._open), "", row, None)
+            self._open, self._size = [], 0
         if self._trace:
             self._emit("traceback", "a traceback without its last line", self._where, row)
             self._trace = 0

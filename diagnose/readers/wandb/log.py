@@ -68,7 +68,9 @@ class Log:
         try:
             pos = 0
             if data[0] == _NUM:
-                _, pos = varint(data, 1)
+                pos = 2
+                while data[pos - 1] > 127:
+                    pos += 1
             tag = data[pos] if pos < len(data) else _SUMMARY
             if tag == _SUMMARY:
                 return
@@ -236,7 +238,7 @@ class Log:
         if nulls:
             names = ", ".join(list(nulls)[:3]) + (", ..." if len(nulls) > 3 else "")
             n = sum(nulls.values())
-            said = f"null was read as NaN {n} time{'s' * (n != 1)} ({names}): SDKs before 0.31 wrote 16 and 32 bit NaN so, but it may be a None"
+            said = f"null was read as NaN {n} time{'s' * (n != 1)} ({names}): old SDKs wrote 16 and 32 bit NaN so, but it may be a None"
             self.problems.append(Problem(name, said))
         counts = (
             (rows.mixed_flags(), "true or false stand in series of numbers; they are left out"),

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from diagnose.model import Floats, Steps
-from diagnose.readers.wandb.wire import as_bytes, fields, message, signed
+from diagnose.readers.wandb.wire import as_bytes, fields, message, signed, varint
 
 RESERVED = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 MAX_NAMES = 100_000  # distinct names kept; wandb.watch on a large model has some thousands
 MAX_JSON = 4 << 20  # bytes of one nested value that is parsed; wandb itself warns at 1 MB
 _MAX_DEPTH = 64
 _VALUE_TAG = b"\x82\x01"  # field 16, length-delimited: HistoryItem.value_json
-_SLOW, _DROPPED = -1, -2
+_SLOW, _DROPPED, _NEW = -1, -2, -3
 _SPECIAL = {b'"NaN"': math.nan, b'"Infinity"': math.inf, b'"-Infinity"': -math.inf}  # the server's spelling
 _HISTOGRAM_PARTS = frozenset({"_type", "values", "bins"})  # what a core writer makes of one histogram
 _SUMMARISED = "gradients/"  # wandb.watch
@@ -84,8 +84,8 @@ class Rows:
             self.slow(payload)
 
     def _commit(self, ids: list[int], values: list[float], step: float) -> None:
-        self._ids.extend(ids)
-        self._values.extend(values)
+        self._ids.fromlist(ids)
+        self._values.fromlist(values)
         self.counts.append(len(ids))
         self.record_steps.append(step)
 
@@ -114,36 +114,32 @@ class Rows:
         parts = payload.split(_VALUE_TAG)
         head, known = parts[0], self._by_part
         ids: list[int] = []
-        values: list[float] = []
-        dropped = 0
+        raws: list[bytes] = []
+        dropped, part, end = 0, b"", 0
         try:
             for part in parts[1:]:
-                size = part[0]
+                end = part[0] + 1
                 whole = head[1]
-                if head[0] != 10 or whole > 127 or size > 127 or whole != len(head) + 1 + size or len(part) <= size:
+                if head[0] != 10 or whole > 127 or whole != len(head) + end:
                     return False
-                name = head[2:]
-                column = known.get(name)
-                if column is None:
-                    column = self._register(name)
+                column = known.get(head[2:], _NEW)
                 if column < 0:
+                    if column == _NEW:
+                        column = self._register(head[2:])
                     if column == _SLOW:
                         return False
-                    dropped += 1
-                else:
-                    values.append(float(part[1 : 1 + size]))
+                if column >= 0:
+                    raws.append(part[1:end])
                     ids.append(column)
-                head = part[1 + size :]
+                else:
+                    dropped += 1
+                head = part[end:]  # empty where the part is too short, which ends in an IndexError or in the test below
+            if len(part) < end:
+                return False
+            values = list(map(float, raws))
+            step = _last_step(head) if head else math.nan
         except (IndexError, ValueError):
             return False
-        step = math.nan
-        if head:  # HistoryStep {1 num}: 12 LL 08 varint, or 12 00 for step 0
-            if head[0] != 18:
-                return False
-            try:
-                step = _last_step(head)
-            except ValueError:
-                return False
         self.dropped += dropped
         self._commit(ids, values, step)
         return True
@@ -328,10 +324,17 @@ def _step(data: bytes) -> float:
 
 
 def _last_step(head: bytes) -> float:
+    """HistoryStep {1 num} after the last item: 12 LL 08 varint, or 12 00 for step 0; ValueError for what the general way must take."""
+    if head[0] != 18:
+        raise ValueError("something else than a step")
+    if len(head) > 3 and head[1] == len(head) - 2 and head[2] == 8:
+        number, pos = varint(head, 3)
+        if pos == len(head):
+            return float(signed(number))
     step = math.nan
     for number, value in fields(head):
         if number == 1:
-            raise ValueError("an item without a value")  # the general way takes it
+            raise ValueError("an item without a value")
         if number == 2:
             step = _step(as_bytes(value))
     return step
