@@ -301,6 +301,7 @@ def _derive_noise_scale(named: dict[str, Signal], found: Mapping[str, Setting], 
     small, big = named.get("grad_sq/small"), named.get("grad_sq/big")
     if small is None or big is None:
         return
+    _derive_gap(named, small, big)
     b_big = _number(found, "gns.big") or _number(found, "batch.global")
     b_small = _number(found, "gns.small") or _number(found, "batch.micro")
     if not b_big or not b_small or b_small >= b_big:
@@ -324,9 +325,15 @@ def _derive_noise_scale(named: dict[str, Signal], found: Mapping[str, Setting], 
         _add(named, "noise_scale", steps, ratio, source=f"{small.logged_as}, {big.logged_as}")
     _add(named, "noise_scale/trace", steps, num, source=f"{small.logged_as}, {big.logged_as}")
     _add(named, "noise_scale/g2", steps, den, source=f"{small.logged_as}, {big.logged_as}")
+
+
+def _derive_gap(named: dict[str, Signal], small: Signal, big: Signal) -> None:
+    """The share of the small batch's squared norm that the big one does not have: 0 when both hold the same samples."""
+    i, j = common(small, big)
+    s, b = small.values[i], big.values[j]
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = np.where(s > 0, (s - b) / s, np.nan)
-    _add(named, "noise_scale/gap", steps, gap, source=f"1 - {big.logged_as} / {small.logged_as}")
+    _add(named, "noise_scale/gap", small.steps[i], gap, source=f"1 - {big.logged_as} / {small.logged_as}")
 
 
 def ema(values: Floats, alpha: float) -> Floats:
@@ -359,8 +366,9 @@ def _schedule_facts(named: Mapping[str, Signal], found: Mapping[str, Setting], f
     if lr is not None and len(lr) >= 5:
         v = lr.values
         top = np.nanmax(v) if np.isfinite(v).any() else math.nan
-        peak = int(np.argmax(v >= 0.999 * top)) if math.isfinite(top) and top > 0 else 0
-        rising = peak >= 2 and v[0] < 0.6 * top and float(np.mean(np.diff(v[: peak + 1]) >= 0)) > 0.95
+        falls = np.flatnonzero(~(np.diff(v) > 0))  # the ramp ends where the rate first stops rising
+        peak = int(falls[0]) if len(falls) else len(v) - 1
+        rising = peak >= 1 and math.isfinite(v[0]) and v[0] < 0.6 * v[peak]
         warm = int(lr.steps[peak]) if rising else int(lr.steps[0])
         facts["lr_peak"] = float(top) if math.isfinite(top) else None
         facts["lr_constant"] = bool(np.nanmax(v) <= 1.0001 * np.nanmin(v)) if np.isfinite(v).any() else False

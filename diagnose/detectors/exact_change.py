@@ -41,7 +41,7 @@ class ExactChange:
         with np.errstate(invalid="ignore"):
             hits = np.flatnonzero(np.abs(delta) > max(self.change, self.usual * usual))
         for i in hits[: self.most * 4].tolist():
-            ramp = i + 1 < len(delta) and i < 0.2 * len(v) and delta[i] > 0 and bool((delta[: i + 1][np.isfinite(delta[: i + 1])] >= 0).all()) and v[i + 1] < 0.999 * v.max()
+            ramp = (i == 0 and delta[i] > 0) or i + 1 < len(delta) and i < 0.2 * len(v) and delta[i] > 0 and bool((delta[: i + 1][np.isfinite(delta[: i + 1])] >= 0).all()) and v[i + 1] < 0.999 * v.max()
             if ramp:
                 continue  # the first steps of a warm-up double the rate
             ratio = math.exp(float(np.clip(delta[i], -700, 700)))

@@ -27,6 +27,7 @@ class Period:
     amplitude: float = 0.35  # noise widths
     effect: float = 0.005  # nats
     agree: float = 0.05  # of the period, between windows
+    alike: float = 0.5  # correlation of the two halves' folds: the same shape at the same phase is a period too
     alternating: float = 5.0  # |A|; healthy runs stay within 1.4 (O9)
     least: int = 64
     longest: int = 1 << 17  # points looked at: the last ones; a longer run has its period there too
@@ -55,7 +56,7 @@ class Period:
             return []
         first, best = strong[0][0], max(a for _, a in strong)
         swing = abs(float(np.mean(r[first::2]) - np.mean(r[first + 1 :: 2]))) / 2
-        if swing < self.effect or swing < 0.25 * width:
+        if swing < 0.4 * self.effect or swing < 0.25 * width:
             return []
         per = signal.steps_per_point
         onset = Span(int(steps[first]), int(steps[min(len(steps) - 1, first + window // 2)]))
@@ -72,14 +73,15 @@ class Period:
         width = curves.spread(r - fold)
         amplitude = float(np.ptp(fold)) / 2
         tolerance = max(self.agree, period / n)
-        if any(h <= 0 or abs(h / period - 1) > tolerance and abs(2 * h / period - 1) > tolerance for h in halves):
+        base = self._fundamental(r, period)
+        steady = all(h > 0 and (abs(h / period - 1) <= tolerance or abs(2 * h / period - 1) <= tolerance) for h in halves)
+        if not steady and _likeness(r, base) < self.alike:
             return []
         if amplitude < self.amplitude * width or amplitude < self.effect:
             return []
-        base = self._fundamental(r, period)
         per = signal.steps_per_point
         numbers = {"period_steps": base * per, "line_steps": period * per, "amplitude": amplitude / max(width, 1e-12), "p": p, "periods": n / base}
-        first = Span(int(steps[0]), int(steps[min(n - 1, int(base))]))
+        first = Span(int(signal.steps[0]), int(steps[min(n - 1, int(base))]))  # what was skipped at the start may swing too
         return [Finding("period", signal.name, Span(int(steps[0]), int(steps[-1])), size=math.expm1(min(amplitude, 50.0)) if signal.multiplicative else amplitude,
                         strength=min(-math.log10(max(p, 1e-300)), 300.0), onset=first, numbers=Frozen(numbers))]  # fmt: skip
 
@@ -106,6 +108,20 @@ def _folded(r: Array, period: float) -> Array:
     counts = np.bincount(phase, minlength=bins)
     means = np.bincount(phase, weights=r, minlength=bins) / np.maximum(counts, 1)
     return means[phase]
+
+
+def _likeness(r: Array, period: float) -> float:
+    """Correlation between the folds of the first and the second half, phases kept."""
+    bins = max(4, min(32, int(round(period))))
+    phase = (np.arange(len(r)) / period % 1.0 * bins).astype(int) % bins
+    half = len(r) // 2
+    folds = []
+    for part in (slice(0, half), slice(half, None)):
+        counts = np.bincount(phase[part], minlength=bins)
+        folds.append(np.bincount(phase[part], weights=r[part], minlength=bins) / np.maximum(counts, 1))
+    a, b = folds[0] - folds[0].mean(), folds[1] - folds[1].mean()
+    power = math.sqrt(float(np.dot(a, a)) * float(np.dot(b, b)))
+    return float(np.dot(a, b)) / power if power > 0 else 0.0
 
 
 DETECTOR = Period()

@@ -26,6 +26,8 @@ _MS = re.compile(rf"\| (?P<ms>{texts.NUM}) ms\b")
 _TOKENS = re.compile(rf"\| (?P<rate>{texts.NUM}) tok/s")
 _TIME_MS = re.compile(rf"\btime (?P<ms>{texts.NUM})ms\b")
 _EVAL = re.compile(rf"^step (?P<step>\d{{1,12}}): train loss (?P<train>{texts.NUM}), val loss (?P<val>{texts.NUM})")
+_MEGATRON = re.compile(r"\biteration\s{1,12}(?P<step>\d{1,12})/\s{0,12}\d{1,12} \|(?P<body>[^\n]{0,2000})")
+_CELL = re.compile(rf"\s?(?P<key>[^|:]{{1,60}}?(?:\([^)|]{{1,30}}\))?): {{1,8}}(?P<value>{texts.NUM})%? ?(?:\||$)")
 _ERROR = re.compile(r"^(?P<type>(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt)): (?P<says>.{0,300})")
 _RESUME = re.compile(r"(?i)^resum(?:ing|ed) (?:training )?from\b")
 _CODE = re.compile(r"[({]f?[\"']|print0?\(|\{[a-z_]+[:}]")
@@ -85,6 +87,12 @@ def _own(text: str, line: texts.Line, columns: _Columns) -> bool:
         columns.add("val_loss", "", "step", line.rank, step, float(hit["val"]), line.time)
         columns.add("eval/train loss", "", "step", line.rank, step, float(hit["train"]), line.time)
         return True
+    if hit := _MEGATRON.search(text):
+        step = int(hit["step"])
+        cells = {c["key"].strip(): float(c["value"]) for c in _CELL.finditer(hit["body"])}
+        for name, value in cells.items():
+            columns.add(name, "", "step", line.rank, step, value, line.time)
+        return bool(cells)
     if hit := _LLMC.match(text):
         step = int(hit["step"])
         for pattern, name, factor in ((_MS, "step_time_ms", 1.0), (_TOKENS, "tokens_per_sec", 1.0)):

@@ -36,6 +36,7 @@ from diagnose.wording import cause, num, number, percent, primary, related, sinc
 LOSS = "loss/train"
 TRIVIAL = 0.02  # of ln(C): the loss of a guess (knowledge O12)
 ENDED = 0.02  # of the peak rate: too small to move the loss (knowledge O16)
+FITTED = 0.01  # of the first loss: what remains after a fit
 LEARNED = 0.1  # share of the first loss that a run which learns has lost by its plateau
 FROM_SCRATCH = 5.0  # nats: a first loss that only an untrained language model has
 RIVALS = ("vanishing-gradient", "dead-layer", "warmup-too-short", "loss-divergence", "zero-loss", "gradient-underflow")
@@ -48,7 +49,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         return
     last = _final_plateau(case)
     ended = _schedule_end(case)
-    if ended is not None:
+    if ended is not None and not _fitted(case):
         yield _ended(case, ended, last)
         return
     if last is not None:
@@ -67,6 +68,12 @@ def _final_plateau(case: Case) -> Finding | None:
     flat = [f for f in case.found("plateau", LOSS, masked=False) if f.span.last_step >= case.last_step - case.length // 10]
     level = case.level(LOSS, flat[-1].span) if flat else None
     return flat[-1] if flat and level is not None and level > 1e-3 else None
+
+
+def _fitted(case: Case) -> bool:
+    """Whether hardly any loss is left: then a rate of zero costs nothing."""
+    first, late = case.value_at(LOSS, case.first_step), case.level(LOSS, Span(case.last_step - case.length // 10, case.last_step))
+    return first is not None and late is not None and late < FITTED * first
 
 
 def _ended(case: Case, ended: Finding, last: Finding | None) -> Diagnosis:

@@ -39,7 +39,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     if back is None:
         return
     before, step = back
-    onset = Span(step, step)
+    onset = Span(before, before)
     yield Diagnosis(
         "step-reset",
         f"The step counter was set back at a resume: after {since(before)} the log begins again at {since(step)}.",

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose.case import Case, ranked
-from diagnose.model import Cause, Diagnosis, Finding, Severity
+from diagnose.model import Cause, Diagnosis, Finding, Severity, Span
 from diagnose.parts import Rule
 from diagnose.remedies import fix
 from diagnose.wording import cause, grouped, num, number, percent, primary, related, since, some, sure, when
@@ -34,11 +34,13 @@ from diagnose.wording import cause, grouped, num, number, percent, primary, rela
 TIME = "time/step"
 RATES = ("throughput/samples", "throughput/tokens")
 REPORT, ALARM = 0.05, 0.10  # of 73 healthy runs none shifts by 5 % (knowledge T1)
+LASTS = 0.25  # of the run: shorter slow stretches come and go on shared machines; what is slow at the end lasts too
+UNSEEN = 0.02  # the new level must be this much slower than the slow tenth of the steps before: an unsteady machine has been there
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The largest lasting slow-down."""
-    shifts = [(f, slower) for f in _shifts(case) if (slower := _slower(f)) >= REPORT and _lasts(case, f)]
+    shifts = [(f, slower) for f in _shifts(case) if (slower := _slower(f)) >= REPORT and _lasts(case, f) and _unseen(case, f)]
     if not shifts:
         return
     shift, slower = max(shifts, key=lambda pair: (pair[0].signal == TIME, pair[1]))
@@ -81,7 +83,23 @@ def _slower(shift: Finding) -> float:
 
 
 def _lasts(case: Case, shift: Finding) -> bool:
-    return shift.span.last_step - shift.onset.first_step >= min(100, case.length // 20)
+    """Whether the slow level holds for a quarter of the run, or until its end."""
+    start = shift.onset.first_step
+    if case.last_step - start < min(100, case.length // 20):
+        return False
+    after = number(shift, "after")
+    until = min(case.last_step, start + round(LASTS * case.length))
+    late = case.level(shift.signal, Span(until - max(case.near(), case.length // 20), until))
+    half = (number(shift, "before") + after) / 2
+    return late is not None and (late >= half if shift.signal == TIME else late <= half)
+
+
+def _unseen(case: Case, shift: Finding) -> bool:
+    """Whether the run had never been that slow for a while before."""
+    before = Span(case.first_step + case.near(), shift.onset.first_step - 1)
+    slow = case.quantile(shift.signal, 0.9 if shift.signal == TIME else 0.1, before)
+    after = number(shift, "after")
+    return slow is None or (after >= slow * (1 + UNSEEN) if shift.signal == TIME else after <= slow * (1 - UNSEEN))
 
 
 def _causes(case: Case, shift: Finding, loader: Finding | None) -> tuple[Cause, ...]:
