@@ -183,25 +183,45 @@ def spectrum(values: Array) -> tuple[Array, Array]:
     return np.fft.rfftfreq(n)[1:], power
 
 
-def peak_over_ar1(values: Array) -> tuple[float, float, float]:
-    """The strongest line over an AR(1) null: (period in points, p, amplitude).
+def folded(values: Array, period: float) -> Array:
+    """The mean of the values at each phase of the period, at every point."""
+    bins = max(2, round(period))
+    phase = (np.arange(len(values)) / period % 1.0 * bins).astype(int) % bins
+    counts = np.bincount(phase, minlength=bins)
+    means = np.bincount(phase, weights=values, minlength=bins) / np.maximum(counts, 1)
+    return means[phase]
 
-    R = P/P₀·ln2/median, p = 1 - (1 - e^-R)^K with P₀(f) = σ²/(1 - 2φ cos 2πf + φ²) (knowledge B.5).
+
+def peak_over_ar1(values: Array, *, periods: int = 5) -> tuple[float, float, float]:
+    """The strongest line over an AR(1) null: (period in points, p, amplitude); lines of fewer than `periods` periods don't count.
+
+    R = P/P₀·ln2/median, p = 1 - (1 - e^-R)^K with P₀(f) = σ²/(1 - 2φ cos 2πf + φ²) (knowledge B.5). A strong slow line makes the
+    series look like AR(1) noise of a large φ and would hide itself: φ is also taken from what remains when the strongest line's
+    fold is removed, and the smaller p counts.
     """
     n = len(values)
     if n < 16 or not np.ptp(values) > 0:
         return 0.0, 1.0, 0.0
-    phi = autocorrelation(values)
     f, power = spectrum(values)
-    null = 1.0 / (1.0 - 2.0 * phi * np.cos(2 * np.pi * f) + phi * phi)
-    ratio = power / null
-    centre = float(np.median(ratio))
-    if centre <= 0:
+    usable = f >= periods / n
+    if not usable.any():
         return 0.0, 1.0, 0.0
-    ratio *= math.log(2.0) / centre
-    top = int(np.argmax(ratio))
-    p = -math.expm1(len(f) * math.log1p(-math.exp(-min(float(ratio[top]), 700.0)))) if ratio[top] > 1e-9 else 1.0
-    return 1.0 / float(f[top]), max(0.0, min(1.0, p)), 2.0 * math.sqrt(float(power[top]) / n)
+    strongest = 1.0 / float(f[usable][np.argmax(power[usable])])
+    best = (0.0, 1.0, 0.0)
+    for rest in (values, values - folded(values, strongest)):
+        phi = autocorrelation(rest)
+        ratio = power * (1.0 - 2.0 * phi * np.cos(2 * np.pi * f) + phi * phi)
+        centre = float(np.median(ratio))
+        if centre <= 0:
+            continue
+        ratio = np.where(usable, ratio * math.log(2.0) / centre, 0.0)
+        top = int(np.argmax(ratio))
+        r = min(float(ratio[top]), 700.0)
+        p = -math.expm1(len(f) * math.log1p(-math.exp(-r))) if r > 1e-9 else 1.0
+        p = min(1.0, max(p, 0.0)) if p > 0 else math.exp(-r) * len(f)
+        if best[0] == 0.0 or p < best[1]:
+            best = (1.0 / float(f[top]), p, 2.0 * math.sqrt(float(power[top]) / n))
+    return best
 
 
 def alternation(values: Array) -> float:

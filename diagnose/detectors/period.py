@@ -69,7 +69,7 @@ class Period:
         if p > self.p or period < 2.5 or n / period < self.periods:
             return []
         halves = [curves.peak_over_ar1(part)[0] for part in (r[: n // 2], r[n // 2 :])]
-        fold = _folded(r, period)
+        fold = curves.folded(r, period)
         width = curves.spread(r - fold)
         amplitude = float(np.ptp(fold)) / 2
         tolerance = max(self.agree, period / n)
@@ -88,26 +88,17 @@ class Period:
     def _fundamental(self, r: Array, period: float) -> float:
         """The strongest line may be a harmonic: a multiple of its period whose fold explains clearly more is the period."""
         total = float(np.var(r))
-        best, gain = period, 1.0 - float(np.var(r - _folded(r, period))) / total if total > 0 else 0.0
+        best, gain = period, 1.0 - float(np.var(r - curves.folded(r, period))) / total if total > 0 else 0.0
         for k in (2, 3, 4, 5, 6):
             longer = period * k
             if len(r) / longer < self.periods:
                 break
             bins = int(round(longer))
             chance = bins / len(r)  # what a fold of so many bins explains of white noise
-            explained = (1.0 - float(np.var(r - _folded(r, longer))) / total - chance) / (1 - chance)
+            explained = (1.0 - float(np.var(r - curves.folded(r, longer))) / total - chance) / (1 - chance)
             if explained > 1.25 * gain + 0.02:
                 best, gain = longer, explained
         return best
-
-
-def _folded(r: Array, period: float) -> Array:
-    """The mean of the residual at each phase of the period, at every point."""
-    bins = max(2, int(round(period)))
-    phase = (np.arange(len(r)) / period % 1.0 * bins).astype(int) % bins
-    counts = np.bincount(phase, minlength=bins)
-    means = np.bincount(phase, weights=r, minlength=bins) / np.maximum(counts, 1)
-    return means[phase]
 
 
 def _likeness(r: Array, period: float) -> float:

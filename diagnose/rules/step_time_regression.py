@@ -85,8 +85,8 @@ def _slower(shift: Finding) -> float:
 def _lasts(case: Case, shift: Finding) -> bool:
     """Whether the slow level holds for a quarter of the run, or until its end."""
     start = shift.onset.first_step
-    if case.last_step - start < min(100, case.length // 20):
-        return False
+    if case.last_step - start < min(100, case.length // 20) or start - case.first_step < case.length // 10:
+        return False  # too little after it, or too little before it to know what is usual
     after = number(shift, "after")
     until = min(case.last_step, start + round(LASTS * case.length))
     late = case.level(shift.signal, Span(until - max(case.near(), case.length // 20), until))
