@@ -172,6 +172,9 @@ def slow_rows(path: Path, origin: int = 0) -> Iterator[dict[str, float]]:
             yield row
 
 
+COUNTERS = ("train/global_step", "trainer/global_step", "global_step", "iter", "step", "_step")
+
+
 def slow_series(path: Path, origin: int = 0) -> dict[str, list[tuple[int, float]]]:
     rows = list(slow_rows(path, origin))
     numeric = {name for row in rows for name, value in row.items() if not math.isnan(value)} | {"train/loss"}
@@ -180,8 +183,8 @@ def slow_series(path: Path, origin: int = 0) -> dict[str, list[tuple[int, float]
         for name, value in row.items():
             if name in ("_step", "_timestamp", "_runtime") or name.startswith("_wandb") or name not in numeric:
                 continue
-            axis = "eval/step" if name.startswith("eval/") and "eval/step" in row else "train/global_step"
-            axis = axis if axis in row else "trainer/global_step" if "trainer/global_step" in row else "_step"
+            wished = ["eval/step"] if name.startswith("eval/") else []  # the only define_metric of these files
+            axis = next(a for a in (*wished, *COUNTERS) if a in row)
             out.setdefault(name, []).append((int(row[axis]), value))
     return out
 
@@ -248,6 +251,21 @@ def test_text_lists_histograms_and_lone_nulls_are_no_series_and_a_flag_is(versio
 def test_null_in_a_numeric_series_is_said_once(version, count):
     said = [p.what for p in read(one(version, "basic001")).problems]
     assert len(said) == count and all("null was read as NaN 1 time (train/loss)" in s for s in said)
+
+
+@pytest.mark.parametrize(("version", "kept"), [("0.19.11", [1.0, math.nan, 3.0]), ("0.31.0", [1.0, 3.0])])
+def test_null_is_left_out_where_the_sdk_writes_nan_as_nan(tmp_path, version, kept):
+    header = field(21, field(1, field(1, f"{version}+abc".encode())))
+    run = read(write(tmp_path, [header, *[history({"a": v, "b": "2"}, s) for s, v in enumerate(("1", "null", "3"))]]))
+    assert repr([v for _, v in points(run, "a")]) == repr(kept) and len(points(run, "b")) == 3
+    assert len(run.problems) == 1 and run.problems[0].what.startswith("null ")
+
+
+def test_parts_of_images_and_tables_are_no_series(tmp_path):
+    parts = {"_type": '"image-file"', "height": "4", "size": "69"}
+    row = b"".join(item(["img", k], v) for k, v in parts.items()) + item("loss", "1") + item(["dict", "height"], "5")
+    run = read(write(tmp_path, [field(2, row)]))
+    assert {s.name for s in run.series} == {"loss", "dict.height"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

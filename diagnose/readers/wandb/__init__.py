@@ -51,7 +51,7 @@ def _read(paths: Sequence[Path]) -> RawRun:
     problems: list[Problem] = []
     spans: list[_Span] = []
     for k, log in enumerate(logs):
-        found, axes, clock = series_of(log.rows, log.defined, k)
+        found, axes, clock = series_of(log.rows, log.defined, k, nulls=not log.writes_nan())
         series += found + system_of(log.system, log.system_times, k)
         span = _Span(log, axes, clock)
         if spans:

@@ -174,9 +174,9 @@ def frozen(array: NDArray[_T]) -> NDArray[_T]:
     return array
 
 
-def series_of(rows: Rows, defined: Defined, source: int) -> tuple[list[RawSeries], Axes, Floats]:
+def series_of(rows: Rows, defined: Defined, source: int, *, nulls: bool = True) -> tuple[list[RawSeries], Axes, Floats]:
     """All series of one file, its axes, and the time of every row (NaN where unknown)."""
-    columns = {name: (where, values) for name, where, values in rows.columns()}
+    columns = {name: (where, values) for name, where, values in rows.columns(nulls=nulls)}
     n = len(rows)
     own = _spread(n, columns.get("_step"))
     recorded = np.array(rows.record_steps, np.float64)

@@ -61,6 +61,11 @@ class Log:
         """The place of a record."""
         return f"{self.path}@{offset}"
 
+    def writes_nan(self) -> bool:
+        """Whether NaN of every width was written as NaN, so that null is a None (wandb#12116; seen in 0.31.0, not in 0.19.11)."""
+        hit = re.match(r"(\d{1,4})\.(\d{1,4})", self.version)
+        return hit is not None and (int(hit[1]), int(hit[2])) >= (0, 31)
+
     # -- records
 
     def record(self, offset: int, data: bytes) -> None:
@@ -238,7 +243,10 @@ class Log:
         if nulls:
             names = ", ".join(list(nulls)[:3]) + (", ..." if len(nulls) > 3 else "")
             n = sum(nulls.values())
-            said = f"null was read as NaN {n} time{'s' * (n != 1)} ({names}): old SDKs wrote 16 and 32 bit NaN so, but it may be a None"
+            times = f"{n} time{'s' * (n != 1)} ({names})"
+            said = f"null was read as NaN {times}: old SDKs wrote 16 and 32 bit NaN so, but it may be a None"
+            if self.writes_nan():
+                said = f"null stands in series of numbers {times}; it is a None and left out, since this SDK writes NaN as NaN"
             self.problems.append(Problem(name, said))
         counts = (
             (rows.mixed_flags(), "true or false stand in series of numbers; they are left out"),

@@ -72,6 +72,7 @@ class Rows:
         self._by_part: dict[bytes, int] = {}
         self._ids, self._values = array("i"), array("d")
         self._flag_ids, self._flag_rows, self._flags = array("i"), array("q"), array("d")
+        self._null_at = array("q")  # places in _values
         self._row_ids: list[int] = []
         self._row_values: list[float] = []
 
@@ -167,8 +168,11 @@ class Rows:
         """A row given as (name parts, value_json)."""
         self._row_ids, self._row_values = [], []
         pieces: dict[str, dict[str, bytes]] = {}
+        media = {tuple(path[:-1]) for path, raw in items if path[-1] == "_type" and raw[:1] == b'"'}
         for path, raw in items:
-            if _is_part(path):
+            if media and not _is_part(path) and any(tuple(path[:k]) in media for k in range(1, len(path))):
+                self._text(".".join(path))  # height of an image, rows of a table
+            elif _is_part(path):
                 packed = path[-2] == "packedBins"
                 parents, last = (path[:-2], "packedBins." + path[-1]) if packed else (path[:-1], path[-1])
                 pieces.setdefault(".".join(parents), {})[last] = raw
@@ -211,6 +215,7 @@ class Rows:
         column = self._put(name, math.nan)
         if column != _DROPPED:
             self.nulls[column] = self.nulls.get(column, 0) + 1
+            self._null_at.append(len(self._values) + len(self._row_values) - 1)
 
     def _text(self, name: str) -> None:
         if len(self.texts) < MAX_NAMES:
@@ -273,8 +278,11 @@ class Rows:
         for suffix, number in zip(("min", "max", "norm"), found, strict=True):
             self._put(f"{name}/{suffix}", number)
 
-    def columns(self) -> Iterator[tuple[str, Steps, Floats]]:
-        """(name, row numbers, values) of each column with numbers, or of true and false only, in order of first sight."""
+    def columns(self, *, nulls: bool = True) -> Iterator[tuple[str, Steps, Floats]]:
+        """(name, row numbers, values) of each column with numbers, or of true and false only, in order of first sight.
+
+        Without `nulls`, those in columns of numbers are left out; they are NaN otherwise.
+        """
         ids = np.frombuffer(self._ids, np.int32) if self._ids else np.empty(0, np.int32)
         values = np.frombuffer(self._values, np.float64) if self._values else np.empty(0)
         rows = np.repeat(np.arange(len(self.counts)), np.frombuffer(self.counts, np.int64)) if self.counts else np.empty(0, np.int64)
@@ -289,6 +297,8 @@ class Rows:
             end, flag_end = ends[column], flag_ends[column]
             if end - start > self.nulls.get(column, 0):
                 take = order[start:end]
+                if not nulls and column in self.nulls:
+                    take = take[~np.isin(take, np.frombuffer(self._null_at, np.int64))]
                 yield name, rows[take], values[take]
             elif flag_end > flag_start:
                 take = flag_order[flag_start:flag_end]
