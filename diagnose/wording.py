@@ -103,6 +103,12 @@ def number(finding: Finding, *keys: str, default: float = 0.0) -> float:
     return next((float(finding.numbers[k]) for k in keys if k in finding.numbers), default)
 
 
+def recovers(spike: Finding) -> bool:
+    """Whether an excursion came back inside the run."""
+    back = number(spike, "recovered_after", default=math.inf)
+    return 0 <= back < math.inf
+
+
 # -- causes
 
 Weighted = tuple[float, Evidence]

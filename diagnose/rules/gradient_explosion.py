@@ -39,6 +39,7 @@ from diagnose.wording import (
     num,
     number,
     primary,
+    recovers,
     related,
     since,
     some,
@@ -95,13 +96,12 @@ def _counts(case: Case, growth: Finding) -> bool:
 def _breaks(case: Case, growth: Finding) -> Finding | None:
     span = Span(growth.onset.first_step - case.near(1, 0.0), growth.span.last_step + max(20, case.near()))
     hits = [
-        f for kind in ("nonfinite", "divergence", "spike") for f in case.found(kind, LOSS, within=span) if kind != "spike" or not _back(f)
+        f
+        for kind in ("nonfinite", "divergence", "spike")
+        for f in case.found(kind, LOSS, within=span)
+        if kind != "spike" or not recovers(f)
     ]
     return hits[0] if hits else None
-
-
-def _back(spike: Finding) -> bool:
-    return number(spike, "recovered_after", default=-1.0) >= 0
 
 
 def _settles(case: Case, growth: Finding) -> bool:

@@ -59,7 +59,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         evidence=some(
             primary(
                 swing,
-                f"The loss repeats every {num(period)} steps with an amplitude of {num(number(swing, 'amplitude', default=swing.size))}.",
+                f"The loss repeats every {num(period)} steps with an amplitude of {num(number(swing, 'amplitude'))} noise widths.",
             ),
             related(beside, "The gradient norm swings too.") if beside else None,
         ),
@@ -71,10 +71,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 
 def _share(case: Case, swing: Finding) -> float:
     """The amplitude as a share of the level; findings on a log axis carry it as it is."""
-    amplitude, level = number(swing, "amplitude", default=swing.size), case.level(LOSS, swing.span)
-    if case.signals[LOSS].multiplicative or not level:
-        return amplitude
-    return amplitude / abs(level)
+    level = case.level(LOSS, swing.span)
+    return swing.size if case.signals[LOSS].multiplicative or not level else swing.size / abs(level)
 
 
 def _causes(case: Case, swing: Finding, period: float) -> tuple[Cause, ...]:

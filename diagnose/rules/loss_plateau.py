@@ -9,7 +9,7 @@ The rest of the run is wasted, and the reason is often one setting.
 
 ## How it decides
 The end of a converged run is a plateau as well, so one is a fault only with a reason: the loss stands at ln(C) of the classes
-or vocabulary; nothing was ever learned; the learning rate fell to almost nothing before the last fifth of the run; or it is tiny from the
+or vocabulary; nothing was ever learned; the learning rate fell to almost nothing before the last quarter of the run; or it is tiny from the
 start and the whole run hardly moved the loss. A plateau without any of these is left alone.
 
 ## When it is wrong
@@ -35,7 +35,8 @@ from diagnose.wording import cause, num, number, percent, primary, related, sinc
 
 LOSS = "loss/train"
 TRIVIAL = 0.02  # of ln(C): the loss of a guess (knowledge O12)
-ENDED = 0.02  # of the peak rate: too small to move the loss (knowledge O16)
+EARLY = 0.25  # of the run after the end of the schedule: more than any planned cool-down at the minimum
+ENDED = 0.05  # of the peak rate: too small to move the loss (knowledge O16)
 FITTED = 0.01  # of the first loss: what remains after a fit
 LEARNED = 0.1  # share of the first loss that a run which learns has lost by its plateau
 FROM_SCRATCH = 5.0  # nats: a first loss that only an untrained language model has
@@ -78,7 +79,7 @@ def _fitted(case: Case) -> bool:
 
 def _ended(case: Case, ended: Finding, last: Finding | None) -> Diagnosis:
     start = ended.onset.first_step
-    share = (case.last_step - start) / case.length
+    share = number(ended, "share")
     return Diagnosis(
         "loss-plateau",
         f"The learning rate is almost zero from {since(start)} on, for the last {percent(share)} of the run: nothing is learned there.",
@@ -86,7 +87,11 @@ def _ended(case: Case, ended: Finding, last: Finding | None) -> Diagnosis:
         confidence=sure(case, "lr"),
         onset=ended.onset,
         evidence=some(
-            primary(ended, f"The learning rate falls below {percent(ENDED)} of its peak at {since(start)} and stays there."),
+            primary(
+                ended,
+                f"The learning rate falls from {num(number(ended, 'peak'))} to {num(number(ended, 'minimum'))} by {since(start)}"
+                " and stays there.",
+            ),
             related(last, f"The loss stands still from {since(last.onset.first_step)} on.") if last else None,
         ),
         causes=_causes(case, False, ended),
@@ -155,16 +160,10 @@ def _unlearned(case: Case, level: float) -> bool:
 
 
 def _schedule_end(case: Case) -> Finding | None:
-    """Where the learning rate has fallen to almost nothing, when that is before the last tenth of the run."""
-    peak = case.highest("lr")
-    if not peak:
-        return None
-    top = case.first_step_where("lr", 0.99 * peak, peak) or case.first_step
-    after = Span(top, case.last_step)
-    end = case.first_step_where("lr", 0.0, ENDED * peak, after)
-    if end is None or end > case.first_step + 0.8 * case.length or case.share_of("lr", 0.0, ENDED * peak, Span(end, case.last_step)) < 0.95:
-        return None
-    return Finding("level", "lr", Span(end, case.last_step), onset=Span(end, end), size=ENDED)
+    """Where the learning rate has fallen to almost nothing, when that is long before the end and no cycle brings it back."""
+    ends = case.found("early-minimum", "lr")
+    found = [f for f in ends if number(f, "minimum") <= ENDED * number(f, "peak") and number(f, "share") >= EARLY]
+    return None if not found or case.facts.get("lr_cyclic") else found[0]
 
 
 def _rate_is_tiny(case: Case) -> bool:
@@ -250,7 +249,7 @@ RULE = Rule(
     since="0.1",
     needs=(LOSS,),
     wants=("lr", "grad_norm", "accuracy"),
-    uses=("plateau", "divergence", "nonfinite", "dead-layer"),
+    uses=("plateau", "early-minimum", "divergence", "nonfinite", "dead-layer"),
     judge=judge,
     examples=(),
 )

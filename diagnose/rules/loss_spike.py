@@ -43,6 +43,7 @@ from diagnose.wording import (
     num,
     number,
     primary,
+    recovers,
     related,
     since,
     some,
@@ -52,6 +53,8 @@ from diagnose.wording import (
 
 LOSS = "loss/train"
 SMALLEST = 0.02  # of the loss before: below this a spike costs nothing (knowledge O4)
+APART = 1.3  # times the z of the next largest excursion: in a log full of jumps one more is no event
+EACH = 5  # single steps that are told one by one; more are one diagnosis
 SLOW = 200  # steps to recovery that divide fast from slow (knowledge O4)
 
 
@@ -62,16 +65,18 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         yield _persistent(case, spikes)
         return
     jumps = [(j, g) for j in case.found("jump", LOSS, masked=False) if (g := _norm_jump(case, j))]
-    if jumps:
+    jumps = [(j, g) for j, g in jumps if max(number(j, "rank"), number(g, "rank")) >= APART]
+    if len(jumps) > EACH:
         yield _single(case, jumps)
+    else:
+        for pair in jumps:
+            yield _single(case, [pair])
 
 
 def _is_spike(case: Case, spike: Finding) -> bool:
-    back = number(spike, "recovered_after", default=-1.0)
     early = spike.onset.first_step < (case.warmup_end or 0)
     small = number(spike, "ratio", default=1.0 + SMALLEST) < 1 + SMALLEST and spike.size < SMALLEST
-    never = not back >= 0  # NaN: not recovered inside the run
-    return spike.direction != "down" and not early and not small and not never
+    return spike.direction != "down" and not early and not small and recovers(spike)
 
 
 def _norm_jump(case: Case, jump: Finding) -> Finding | None:

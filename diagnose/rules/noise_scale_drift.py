@@ -76,7 +76,7 @@ def _drift(case: Case, rise: Finding, up: Finding) -> Diagnosis:
     before, after = case.level(GNS, _early(case)), case.level(GNS, _late(case))
     trace = next((f for f in case.found("drift", "noise_scale/trace", direction="up")), None)
     signal = next((f for f in case.found("drift", "noise_scale/g2", direction="down")), None)
-    onset = Span(min(rise.onset.first_step, up.onset.first_step), max(rise.onset.first_step, up.onset.first_step))
+    onset = next((f.onset for f in (up, rise) if f.kind != "drift"), rise.onset)  # a drift knows no onset
     return Diagnosis(
         "noise-scale-drift",
         f"The gradient noise scale rises from {num(before)} to {num(after)} while the loss rises too,"

@@ -51,15 +51,15 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 
 
 def _is_steep(profile: Finding) -> bool:
-    return number(profile, "lambda_total") <= STEEP or number(profile, "below_1e7_from", default=-1.0) >= 0
+    return number(profile, "lambda_total") <= STEEP or number(profile, "below_1e7_from") > 0
 
 
 def _by_depth(case: Case, profile: Finding, stuck: Finding | None) -> Diagnosis:
     first, last, layers = number(profile, "first"), number(profile, "last"), number(profile, "layers")
-    below = number(profile, "below_1e7_from", default=-1.0)
-    tiny = below >= 0
+    below = number(profile, "below_1e7_from")
+    tiny = below > 0
     severity = Severity.MAJOR if tiny or stuck is not None else Severity.INFO
-    deep = f", and below {num(TINY)} from layer {num(below)} on" if tiny else ""
+    deep = f", and below {num(TINY)} from the layer {num(below)} below the output on" if tiny else ""
     return Diagnosis(
         "vanishing-gradient",
         f"The gradients vanish by depth: from {num(max(first, last))} to {num(min(first, last))} over {num(layers)} layers{deep}.",

@@ -30,7 +30,7 @@ from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Severity, Span
 from diagnose.parts import Rule
 from diagnose.remedies import fix
-from diagnose.wording import adam, calmer_lr, cause, grouped, memory, num, number, primary, since, some, sure, warmup_floor, when
+from diagnose.wording import adam, calmer_lr, cause, grouped, memory, num, number, primary, recovers, since, some, sure, warmup_floor, when
 
 LOSS = "loss/train"
 
@@ -89,9 +89,7 @@ def _warmup(case: Case) -> float | None:
 
 def _incident(case: Case, window: Span) -> Finding | None:
     hits = [f for kind in ("nonfinite", "divergence") for f in case.found(kind, LOSS, within=window)]
-    hits += [
-        f for f in case.found("spike", LOSS, within=window) if number(f, "recovered_after", default=-1.0) < 0 and f.direction != "down"
-    ]
+    hits += [f for f in case.found("spike", LOSS, within=window) if not recovers(f) and f.direction != "down"]
     hits += [f for f in case.found("growth", "grad_norm", within=window) if number(f, "peak_ratio") >= 10]
     if case.setting("model.norm_position") == "post":
         hits += case.found("plateau", LOSS, within=window)
