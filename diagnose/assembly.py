@@ -135,6 +135,8 @@ def _in_folder(root: Path) -> list[Target]:
         else:
             home = reader.home(path)
             logs.append((reader, path, home if root == home or root in home.parents else max(root, path.parent, key=lambda p: len(p.parts))))
+    owned = {path.parent for reader, path, _ in logs if reader.exclusive}
+    logs = [x for x in logs if x[0].exclusive or not any(p in owned for p in x[1].parents)]
     homes = _joined(root, logs, {p.parent for _, p in companions})
     groups: dict[tuple[Path, str], list[tuple[Reader, Path]]] = {}
     keys: dict[Path, dict[str, set[str]]] = {}

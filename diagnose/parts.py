@@ -84,6 +84,7 @@ class Reader:
     home: Callable[[Path], Path] = field(default=lambda path: path.parent, kw_only=True)
     priority: int = field(default=50, kw_only=True)
     key: Callable[[Path], str] = field(default=lambda path: "", kw_only=True)  # files of one home with other keys are other runs
+    exclusive: bool = field(default=False, kw_only=True)  # everything in a claimed file's folder belongs to it, whoever else claims it
     companion: bool = field(default=False, kw_only=True)  # settings only (ds_config.json): never a run by itself
 
 

@@ -233,3 +233,22 @@ def with_rise_after_minimum(curve: Curve, *, at: int, rise: float = 0.3) -> Curv
     level = float(values[max(0, i - 1)])
     values[i:] = level * np.exp(np.linspace(0.0, rise, len(values) - i))
     return steps, values
+
+
+# -- plain pieces
+
+
+def constant(value: float, n: int = 2000, *, every: int = 1, start: int = 0) -> Curve:
+    """The same value at every point."""
+    return _steps(n, every, start), np.full(n, value, np.float64)
+
+
+def skips(n: int = 2000, *, every: int = 50, start: int = 0) -> Curve:
+    """How many steps were skipped in each step: one in `every`, at irregular distances after the same mean."""
+    dice = np.random.default_rng([every, n])
+    return _steps(n, 1, start), (dice.random(n) < 1.0 / every).astype(np.float64)
+
+
+def joined(*curves: Curve) -> Curve:
+    """Curves written one after the other, as a log holds a run and its resume: steps may go back."""
+    return np.concatenate([s for s, _ in curves]), np.concatenate([v for _, v in curves])

@@ -29,6 +29,7 @@ class Period:
     agree: float = 0.05  # of the period, between windows
     alike: float = 0.5  # correlation of the two halves' folds: the same shape at the same phase is a period too
     alternating: float = 5.0  # |A|; healthy runs stay within 1.4 (O9)
+    harmonics: int = 40  # multiples of the strongest line that are tried as the period
     least: int = 64
     longest: int = 1 << 17  # points looked at: the last ones; a longer run has its period there too
 
@@ -69,11 +70,11 @@ class Period:
         if p > self.p or period < 2.5 or n / period < self.periods:
             return []
         halves = [curves.peak_over_ar1(part)[0] for part in (r[: n // 2], r[n // 2 :])]
-        fold = curves.folded(r, period)
+        base = self._fundamental(r, period)
+        fold = curves.folded(r, base)
         width = curves.spread(r - fold)
         amplitude = float(np.ptp(fold)) / 2
         tolerance = max(self.agree, period / n)
-        base = self._fundamental(r, period)
         steady = all(h > 0 and (abs(h / period - 1) <= tolerance or abs(2 * h / period - 1) <= tolerance) for h in halves)
         if not steady and _likeness(r, base) < self.alike:
             return []
@@ -86,19 +87,21 @@ class Period:
                         strength=min(-math.log10(max(p, 1e-300)), 300.0), onset=first, numbers=Frozen(numbers))]  # fmt: skip
 
     def _fundamental(self, r: Array, period: float) -> float:
-        """The strongest line may be a harmonic: a multiple of its period whose fold explains clearly more is the period."""
-        total = float(np.var(r))
-        best, gain = period, 1.0 - float(np.var(r - curves.folded(r, period))) / total if total > 0 else 0.0
-        for k in (2, 3, 4, 5, 6):
+        """The strongest line may be a harmonic: the shortest multiple of its period whose fold explains nearly as much as any does."""
+        n, total = len(r), float(np.var(r))
+        explained: dict[int, float] = {}
+        for k in range(1, self.harmonics + 1):
             longer = period * k
-            if len(r) / longer < self.periods:
+            if n / longer < self.periods or round(longer) > n // 4:
                 break
-            bins = int(round(longer))
-            chance = bins / len(r)  # what a fold of so many bins explains of white noise
-            explained = (1.0 - float(np.var(r - curves.folded(r, longer))) / total - chance) / (1 - chance)
-            if explained > 1.25 * gain + 0.02:
-                best, gain = longer, explained
-        return best
+            chance = round(longer) / n  # what a fold of so many bins explains of white noise
+            explained[k] = (1.0 - float(np.var(r - curves.folded(r, longer))) / total - chance) / (1 - chance)
+        if not explained:
+            return period
+        best = max(explained.values())
+        if best <= 1.25 * explained[1] + 0.02:
+            return period
+        return period * min(k for k, share in explained.items() if share >= 0.95 * best)
 
 
 def _likeness(r: Array, period: float) -> float:

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Finding, Severity
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, clip_threshold, healthy_clip, num, number, related, since, sure
 
@@ -83,5 +84,17 @@ RULE = Rule(
     wants=("loss/train",),
     uses=("growth", "spike", "nonfinite"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "clipping is off and the norm breaks out",
+            lambda: {NORM: synth.with_spike(synth.norm(), at=1200, ratio=40.0, width=60)},
+            settings={"gradient_clipping": 0},
+        ),
+        quiet("clipping is off and nothing happens", lambda: {NORM: synth.norm()}, settings={"gradient_clipping": 0}),
+        quiet(
+            "the norm breaks out and is clipped",
+            lambda: {NORM: synth.with_spike(synth.norm(), at=1200, ratio=40.0, width=60)},
+            settings={"gradient_clipping": 1.0},
+        ),
+    ),
 )

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import adam, cause, clip_threshold, num, number, percent, primary, related, some, sure, when
 
@@ -116,5 +117,9 @@ RULE = Rule(
     wants=(NORM, LOSS),
     uses=("mostly-above", "plateau"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires("a threshold at a fortieth of the usual norm", lambda: {NORM: synth.norm(level=40.0)}, settings={"gradient_clipping": 1.0}),
+        quiet("a threshold a little below the usual norm", lambda: {NORM: synth.norm(level=1.3)}, settings={"gradient_clipping": 1.0}),
+        quiet("a threshold that is rarely reached", lambda: {NORM: synth.norm(level=0.5)}, settings={"gradient_clipping": 1.0}),
+    ),
 )

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import calmer_lr, cause, num, primary, related, since, some, sure, when
 
@@ -119,5 +120,11 @@ RULE = Rule(
     wants=("activation/dead",),
     uses=("dead-layer", "level-shift"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "one layer of twelve has no gradient",
+            lambda: {**synth.layers(12, 400), f"{PREFIX}3": synth.constant(0.0, 400), "loss/train": synth.loss(400)},
+        ),
+        quiet("every layer has one", lambda: {**synth.layers(12, 400), "loss/train": synth.loss(400)}),
+    ),
 )

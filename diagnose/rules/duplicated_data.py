@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, since, sure
 
@@ -107,5 +108,14 @@ RULE = Rule(
     needs=(f"{GNS}|{GAP}",),
     uses=("collapse",),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "a noise scale that is nothing from the start",
+            lambda: {GNS: synth.constant(0.0, 1000), "loss/train": synth.loss(1000)},
+            settings={"batch.micro": 4},
+        ),
+        quiet(
+            "a noise scale of some batches", lambda: {GNS: synth.noise_scale(), "loss/train": synth.loss(1000)}, settings={"batch.micro": 4}
+        ),
+    ),
 )

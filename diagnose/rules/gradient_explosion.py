@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import (
     calmer_lr,
@@ -203,5 +204,15 @@ RULE = Rule(
     wants=(LOSS, "lr", "loss_scale"),
     uses=("growth", "spike", "jump", "nonfinite", "divergence", "scale-collapse"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "tenfold every twenty-three steps, and the loss goes with it",
+            lambda: {
+                NORM: synth.with_explosion(synth.norm(), at=1200, rate=0.1),
+                LOSS: synth.with_divergence(synth.loss(), at=1210, rise=1.0, over=100),
+            },
+        ),
+        quiet("a norm that drifts up by a half", lambda: {NORM: synth.with_drift(synth.norm(), total=0.4), LOSS: synth.loss()}),
+        quiet("one high norm", lambda: {NORM: synth.with_jump(synth.norm(), at=1200, ratio=20.0), LOSS: synth.loss()}),
+    ),
 )

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, percent, some, sure, when
 
@@ -90,5 +91,13 @@ RULE = Rule(
     wants=(ZEROS, SCALE, LOSS),
     uses=(),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "a static loss scale of one, and a loss that stands still",
+            lambda: {SCALE: synth.constant(1.0), LOSS: synth.with_plateau(synth.loss(), at=0)},
+            settings={"precision": "fp16"},
+        ),
+        quiet("a dynamic loss scale", lambda: {SCALE: synth.loss_scale(), LOSS: synth.loss()}, settings={"precision": "fp16"}),
+        quiet("bf16 logs a loss scale of one", lambda: {SCALE: synth.constant(1.0), LOSS: synth.loss()}, settings={"precision": "bf16"}),
+    ),
 )

@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, primary, related, since, some, sure, when
 
@@ -113,5 +114,11 @@ RULE = Rule(
     wants=(LOSS,),
     uses=("jump-in-schedule", "nonfinite", "divergence", "spike", "level-shift"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "five times the rate from step 1 000 on",
+            lambda: {RATE: synth.with_level_shift(synth.rate(), at=1000, ratio=5.0), LOSS: synth.loss()},
+        ),
+        quiet("a warm-up and a cosine", lambda: {RATE: synth.rate(), LOSS: synth.loss()}),
+    ),
 )

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import (
     adam,
@@ -212,5 +213,15 @@ RULE = Rule(
     wants=("grad_norm", "lr", "loss_scale"),
     judge=judge,
     uses=("divergence", "growth", "spike", "jump", "level-shift", "nonfinite", "jump-in-schedule", "scale-collapse"),
-    examples=(),
+    examples=(
+        fires(
+            "a rise over three hundred steps that stays",
+            lambda: {
+                LOSS: synth.with_divergence(synth.loss(), at=1200, rise=0.8, over=500),
+                "grad_norm": synth.with_explosion(synth.norm(), at=1190, rate=0.02, most=30.0),
+            },
+        ),
+        quiet("a spike that comes back", lambda: {LOSS: synth.with_spike(synth.loss(), at=1200, ratio=1.8, width=80)}),
+        quiet("a flat end", lambda: {LOSS: synth.with_plateau(synth.loss(), at=1500)}),
+    ),
 )

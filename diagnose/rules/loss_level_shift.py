@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, when
 
@@ -122,5 +123,9 @@ RULE = Rule(
     wants=(NORM, "lr", "accuracy"),
     uses=("level-shift", "growth", "nonfinite", "jump", "jump-in-schedule"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires("a quarter more loss from step 1 200 on", lambda: {LOSS: synth.with_level_shift(synth.loss(), at=1200, ratio=1.25)}),
+        quiet("a loss that only falls", lambda: {LOSS: synth.loss()}),
+        quiet("a spike that comes back", lambda: {LOSS: synth.with_spike(synth.loss(), at=1200, ratio=1.8, width=60)}),
+    ),
 )

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import calmer_lr, cause, num, number, percent, primary, related, some, strongest, sure, when
 
@@ -137,5 +138,9 @@ RULE = Rule(
     wants=(NORM, "lr"),
     uses=("period", "alternation"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires("a swing of 8 % every sixty steps", lambda: {LOSS: synth.with_period(synth.loss(), period=60.0, amplitude=0.08)}),
+        fires("by turns higher and lower from the middle on", lambda: {LOSS: synth.with_alternation(synth.loss(), amplitude=0.03, at=800)}),
+        quiet("noise alone", lambda: {LOSS: synth.loss(width=0.04)}),
+    ),
 )

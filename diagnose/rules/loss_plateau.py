@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, warmup_floor, when
 
@@ -251,5 +252,16 @@ RULE = Rule(
     wants=("lr", "grad_norm", "accuracy"),
     uses=("plateau", "early-minimum", "divergence", "nonfinite", "dead-layer"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "the loss of a guess from the start",
+            lambda: {LOSS: synth.with_plateau(synth.loss(first=2.3), at=0)},
+            settings={"optimizer.lr": 0.1},
+        ),
+        fires(
+            "a schedule that ends at two fifths of the run",
+            lambda: {LOSS: synth.loss(), "lr": synth.joined(synth.rate(800, least=0.0), synth.constant(0.0, 1200, start=800))},
+        ),
+        quiet("a run that learned and converged", lambda: {LOSS: synth.with_plateau(synth.loss(), at=1500), "lr": synth.rate()}),
+    ),
 )

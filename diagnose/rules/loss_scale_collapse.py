@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import (
     calmer_lr,
@@ -138,5 +139,11 @@ RULE = Rule(
     wants=(LOSS, "grad_norm", "steps/skipped"),
     uses=("scale-collapse", "scale-floor", "nonfinite", "divergence", "growth", "spike"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "twelve halvings that nothing makes up",
+            lambda: {SCALE: synth.with_collapse(synth.loss_scale(), at=1500, halvings=12), LOSS: synth.loss()},
+        ),
+        quiet("the search at the start, then one halving now and then", lambda: {SCALE: synth.loss_scale(), LOSS: synth.loss()}),
+    ),
 )

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import (
     adam,
@@ -219,5 +220,12 @@ RULE = Rule(
     wants=("grad_norm", "lr"),
     uses=("spike", "jump", "growth", "nonfinite", "scale-collapse"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires("twice the loss, back after some forty steps", lambda: {LOSS: synth.with_spike(synth.loss(), at=1200, ratio=1.8, width=80)}),
+        quiet("heavy-tailed noise without a spike", lambda: {LOSS: synth.loss(width=0.03), "grad_norm": synth.norm()}),
+        quiet(
+            "a single high loss that the gradient norm does not confirm",
+            lambda: {LOSS: synth.with_jump(synth.loss(), at=1200, ratio=1.5), "grad_norm": synth.norm()},
+        ),
+    ),
 )

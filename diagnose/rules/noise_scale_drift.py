@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Confidence, Diagnosis, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import calmer_lr, cause, num, number, primary, related, since, some, sure, when
 
@@ -166,5 +167,17 @@ RULE = Rule(
     wants=(LOSS, "noise_scale/g2", "noise_scale/trace", "lr"),
     uses=("drift", "level-shift", "divergence", "growth"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "fourfold, while the loss rises",
+            lambda: {
+                GNS: synth.with_drift(synth.noise_scale(), at=300, total=2.0),
+                LOSS: synth.with_divergence(synth.loss(1000), at=500, rise=0.4, over=400),
+            },
+        ),
+        quiet(
+            "twofold while the loss falls, as in any run that converges",
+            lambda: {GNS: synth.with_drift(synth.noise_scale(), at=0, total=0.8), LOSS: synth.loss(1000)},
+        ),
+    ),
 )

@@ -27,11 +27,13 @@ transformers `logging_nan_inf_filter`; bigscience Megatron-DeepSpeed 396; OPT-17
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Confidence, Diagnosis, Evidence, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import (
     calmer_lr,
@@ -218,5 +220,24 @@ RULE = Rule(
     wants=("grad_norm", "loss_scale"),
     uses=("nonfinite", "growth", "spike", "scale-collapse", "scale-floor"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "NaN to the end after a growing gradient",
+            lambda: {
+                LOSS: synth.with_nonfinite(synth.loss(), at=1400),
+                "grad_norm": synth.with_explosion(synth.norm(), at=1370, rate=0.3, to=math.nan),
+            },
+        ),
+        fires(
+            "a filter writes 0 where the loss is NaN",
+            lambda: {
+                LOSS: synth.with_nonfinite(synth.loss(), at=1400, value=0.0),
+                "grad_norm": synth.with_nonfinite(synth.norm(), at=1400),
+            },
+        ),
+        quiet(
+            "an infinite gradient norm that fp16 skips",
+            lambda: {LOSS: synth.loss(), "grad_norm": synth.with_nonfinite(synth.norm(), at=700, points=1, value=math.inf)},
+        ),
+    ),
 )

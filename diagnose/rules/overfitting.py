@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, since, sure, when
 
@@ -96,5 +97,11 @@ RULE = Rule(
     wants=("accuracy/eval",),
     uses=("eval-minimum", "divergence", "level-shift"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "the evaluation loss climbs for half of the run",
+            lambda: {EVAL: synth.with_rise_after_minimum(synth.evals(), at=1500, rise=0.2), LOSS: synth.loss(3000, last=1.5)},
+        ),
+        quiet("both losses fall", lambda: {EVAL: synth.evals(), LOSS: synth.loss(3000)}),
+    ),
 )

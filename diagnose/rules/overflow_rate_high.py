@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import calmer_lr, cause, grouped, neutral_settings, percent, primary, since, some, sure, when
 
@@ -132,5 +133,16 @@ RULE = Rule(
     wants=("loss_scale", "grad_norm"),
     uses=("scale-collapse", "scale-floor", "growth"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "one step in ten is skipped to the end",
+            lambda: {"steps/skipped": synth.skips(2000, every=10), LOSS: synth.loss()},
+            settings={"loss_scale.window": 1000, "precision": "fp16"},
+        ),
+        quiet(
+            "one skipped step in two windows",
+            lambda: {"steps/skipped": synth.skips(2000, every=500), LOSS: synth.loss()},
+            settings={"loss_scale.window": 1000, "precision": "fp16"},
+        ),
+    ),
 )

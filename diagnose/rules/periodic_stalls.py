@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Severity
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, since, strongest, sure, when
 
@@ -83,5 +84,11 @@ RULE = Rule(
     wants=("time/data",),
     uses=("stalls",),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "every hundred steps one takes six times as long",
+            lambda: {"time/step": synth.with_stalls(synth.step_time(), every=100, ratio=6.0)},
+        ),
+        quiet("rare slow steps at no distance", lambda: {"time/step": synth.step_time()}),
+    ),
 )

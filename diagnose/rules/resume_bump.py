@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Finding, Mask, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, primary, since, sure, warmup_floor, when
 
@@ -94,5 +95,18 @@ RULE = Rule(
     wants=(NORM, "lr"),
     uses=("spike", "level-shift", "divergence", "jump", "jump-in-schedule"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "a spike at the first steps after a resume",
+            lambda: {
+                LOSS: synth.joined(
+                    synth.loss(1200), synth.with_spike(synth.loss(800, first=3.6, last=3.4, start=1100), at=1101, ratio=1.8, width=60)
+                )
+            },
+        ),
+        quiet(
+            "a resume that goes on as before",
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.5, start=1100))},
+        ),
+    ),
 )

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, since, sure
 
@@ -72,5 +73,14 @@ RULE = Rule(
     needs=(LOSS,),
     uses=(),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "after step 1 199 the log begins again at 0",
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.4))},
+        ),
+        quiet(
+            "a return to the checkpoint of step 1 100",
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.5, start=1100))},
+        ),
+    ),
 )

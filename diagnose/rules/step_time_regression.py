@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, grouped, num, number, percent, primary, related, since, some, sure, when
 
@@ -137,5 +138,11 @@ RULE = Rule(
     wants=("time/data",),
     uses=("level-shift",),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "a quarter more time per step from step 900 on", lambda: {TIME: synth.with_level_shift(synth.step_time(), at=900, ratio=1.25)}
+        ),
+        quiet("rare slow steps", lambda: {TIME: synth.step_time()}),
+        quiet("a slow stretch that ends", lambda: {TIME: synth.with_level_shift(synth.step_time(), at=900, ratio=1.25, until=960)}),
+    ),
 )

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Confidence, Diagnosis, Finding, Fix, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, warmup_floor, when
 
@@ -167,5 +168,13 @@ RULE = Rule(
     wants=(LAYERS, LOSS),
     uses=("depth-profile", "plateau"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "an e-fold a layer over sixteen layers, and a loss that stands still",
+            lambda: {**synth.layers(16, 600, per_layer=1.2), LOSS: synth.with_plateau(synth.loss(600), at=0)},
+            settings={"model.norm_position": "post"},
+        ),
+        quiet("layers of the same size", lambda: {**synth.layers(16, 600), LOSS: synth.loss(600)}),
+        quiet("a tenth lost over all layers", lambda: {**synth.layers(16, 600, per_layer=0.15), LOSS: synth.loss(600)}),
+    ),
 )

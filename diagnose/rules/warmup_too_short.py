@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import adam, calmer_lr, cause, grouped, memory, num, number, primary, recovers, since, some, sure, warmup_floor, when
 
@@ -138,5 +139,16 @@ RULE = Rule(
     wants=("lr", "grad_norm"),
     uses=("nonfinite", "divergence", "spike", "growth", "plateau"),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "no warm-up, and the loss leaves at step 60 for good",
+            lambda: {LOSS: synth.with_divergence(synth.loss(1500), at=60, rise=0.8, over=60), "lr": synth.rate(1500, warmup=1)},
+            settings={"optimizer.name": "adamw", "optimizer.beta2": 0.999, "schedule.warmup_steps": 0},
+        ),
+        quiet(
+            "no warm-up, and no incident",
+            lambda: {LOSS: synth.loss(1500), "lr": synth.rate(1500, warmup=1)},
+            settings={"optimizer.name": "adamw", "schedule.warmup_steps": 0},
+        ),
+    ),
 )

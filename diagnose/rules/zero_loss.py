@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose import synth
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Severity, Span
-from diagnose.parts import Rule
+from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, percent, since, some, sure, when
 
@@ -86,5 +87,14 @@ RULE = Rule(
     wants=(NORM,),
     uses=(),
     judge=judge,
-    examples=(),
+    examples=(
+        fires(
+            "exactly zero from step 700 on",
+            lambda: {
+                LOSS: synth.with_nonfinite(synth.loss(), at=700, value=0.0),
+                NORM: synth.with_nonfinite(synth.norm(), at=700, value=0.0),
+            },
+        ),
+        quiet("a loss that becomes small", lambda: {LOSS: synth.loss(last=0.02), NORM: synth.norm()}),
+    ),
 )

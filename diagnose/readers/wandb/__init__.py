@@ -178,4 +178,4 @@ def _iso(when: float) -> str:
         return ""
 
 
-READER = Reader("wandb", "W&B log (.wandb)", _claims, _read, home=_home, priority=90, key=key_of)
+READER = Reader("wandb", "W&B log (.wandb)", _claims, _read, home=_home, priority=90, key=key_of, exclusive=True)
