@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from diagnose import synth
-from diagnose.model import Finding, Floats, Signal, Steps
-from diagnose.parts import Detector, GroupDetector, RawRun, RawSeries, Reader
+from diagnose.model import Diagnosis, Finding, Floats, Signal, Steps
+from diagnose.parts import Detector, GroupDetector, RawRun, RawSeries, Reader, Rule
 
 AnyDetector = Detector | GroupDetector
 SHARES = (0.0, 0.01, 0.1, 0.37, 0.5, 0.9, 0.999)  # of a file, where it is cut
@@ -315,7 +315,70 @@ def _points(run: RawRun) -> list[tuple[Any, ...]]:
     return [(*_key(s), s.steps.tobytes(), s.values.tobytes(), None if s.times is None else s.times.tobytes()) for s in run.series]
 
 
+# -- rules
+
+
+def broken_promises(rule: Rule, diagnosis: Diagnosis) -> list[str]:
+    """Which parts of the contract of a diagnosis are broken, in words; empty when it keeps all of them."""
+    says = []
+    primary = [e for e in diagnosis.evidence if e.role == "primary"]
+    words = " ".join([diagnosis.summary, *(e.says for e in diagnosis.evidence), *(f.do for f in diagnosis.fixes)])
+    if diagnosis.rule != rule.id:
+        says.append(f"it is signed '{diagnosis.rule}'")
+    if len(primary) != 1:
+        says.append(f"{len(primary)} pieces of evidence are primary, not one")
+    if not diagnosis.fixes:
+        says.append("there is no fix")
+    if diagnosis.severity.rank > rule.severity.rank:
+        says.append(f"it is {diagnosis.severity.value}, worse than the rule's {rule.severity.value}")
+    if not diagnosis.causes or sum(c.share for c in diagnosis.causes) > 1.01:
+        says.append("the shares of the causes do not add up to at most one")
+    if len({c.id for c in diagnosis.causes}) < len(diagnosis.causes) or len({f.id for f in diagnosis.fixes}) < len(diagnosis.fixes):
+        says.append("a cause or a fix stands there twice")
+    if rule.id == "vanishing-gradient" and any("clip" in f"{f.id} {f.do}".lower() for f in diagnosis.fixes):
+        says.append("clipping is offered against vanishing gradients")
+    if any("zero" in c.setting or "contiguous" in c.setting for f in diagnosis.fixes for c in f.changes):
+        says.append("a ZeRO stage or contiguous_gradients is offered as a cure")
+    if any(bad in words for bad in ("None", "{", "}")):
+        says.append(f"a sentence has a hole: {words}")
+    return says
+
+
+def check_rule(rule: Rule) -> None:
+    """Judges every example of a rule through all detectors: it fires (above *info*) on those that say so, stays quiet on the
+    near misses, and keeps its contract. Rivals are not asked: an example is about its own rule."""
+    from diagnose.engine import judge_signals  # the whole pipe: only tests of rules pay for it
+
+    assert any(e.fires for e in rule.examples), f"{rule.id}: no example fires"
+    assert any(not e.fires for e in rule.examples), f"{rule.id}: there is no near miss"
+    for example in rule.examples:
+        signals = {name: of(curve, name=name) for name, curve in example.make().items()}
+        case, _ = judge_signals(signals, settings=example.settings, events=example.events)
+        place = f"{rule.id}, '{example.title}'"
+        missing = [need for need in rule.needs if not case.has(need)]
+        assert not missing, f"{place}: {missing} is not there"
+        given = list(rule.judge(case))
+        assert any(d.severity.rank > 0 for d in given) == example.fires, f"{place}: {[d.summary for d in given] or 'nothing is said'}"
+        for diagnosis in given:
+            broken = broken_promises(rule, diagnosis)
+            assert not broken, f"{place}: {broken}"
+
+
 __all__ = [
-    "check_claims", "check_detector", "check_finding", "check_frozen", "check_on", "check_raw", "check_reader", "check_truncated", "check_units",
-    "faulty_curves", "findings", "nasty_signals", "of", "signal",
+    "broken_promises",
+    "check_claims",
+    "check_detector",
+    "check_finding",
+    "check_frozen",
+    "check_on",
+    "check_raw",
+    "check_reader",
+    "check_rule",
+    "check_truncated",
+    "check_units",
+    "faulty_curves",
+    "findings",
+    "nasty_signals",
+    "of",
+    "signal",
 ]  # fmt: skip

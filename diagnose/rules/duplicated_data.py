@@ -111,8 +111,8 @@ RULE = Rule(
     examples=(
         fires(
             "a noise scale that is nothing from the start",
-            lambda: {GNS: synth.constant(0.0, 1000), "loss/train": synth.loss(1000)},
-            settings={"batch.micro": 4},
+            lambda: {"grad_sq/small": synth.norm(1000), "grad_sq/big": synth.norm(1000), "loss/train": synth.loss(1000)},
+            settings={"gns.small": 4, "gns.big": 32},
         ),
         quiet(
             "a noise scale of some batches", lambda: {GNS: synth.noise_scale(), "loss/train": synth.loss(1000)}, settings={"batch.micro": 4}

@@ -64,7 +64,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         return
     loss = _breaks(case, growth)
     times = number(growth, "peak_ratio", "ratio", default=growth.size)
-    severity = Severity.CRITICAL if loss is not None and loss.kind == "nonfinite" else Severity.MAJOR
+    severity = Severity.MAJOR if loss is not None or number(growth, "to_end") > 0 else Severity.MINOR  # a burst that did no harm
+    severity = Severity.CRITICAL if loss is not None and loss.kind == "nonfinite" else severity
     speed = number(growth, "doubling_steps")
     yield Diagnosis(
         "gradient-explosion",
@@ -208,7 +209,7 @@ RULE = Rule(
         fires(
             "tenfold every twenty-three steps, and the loss goes with it",
             lambda: {
-                NORM: synth.with_explosion(synth.norm(), at=1200, rate=0.1),
+                NORM: synth.with_explosion(synth.norm(), at=1200, rate=0.1, most=200.0),
                 LOSS: synth.with_divergence(synth.loss(), at=1210, rise=1.0, over=100),
             },
         ),

@@ -33,7 +33,7 @@ from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity
 from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
-from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, when
+from diagnose.wording import cause, num, number, percent, primary, recovers, related, since, some, sure, when
 
 LOSS, NORM = "loss/train", "grad_norm"
 LEAST, LARGE = 0.02, 0.10  # of the loss: reported, and more than minor (knowledge D3)
@@ -73,6 +73,11 @@ def _counts(case: Case, step: Finding) -> bool:
     if _share(step) < LEAST:
         return False
     broken = any(number(f, "to_end") > 0 and f.onset.first_step <= step.span.last_step for f in case.found("nonfinite", LOSS))
+    if any(f.onset.first_step < step.onset.first_step - 2 * case.near() for f in case.found("divergence", LOSS)):
+        return False  # a step of a rise that began before
+    back = case.together(step.onset, "spike", LOSS, slack=2 * case.near())
+    if back is not None and recovers(back):
+        return False  # it comes back: loss-spike owns it
     grows = case.together(step.onset, "growth", NORM, slack=2 * case.near()) is not None
     raised = bool(case.found("jump-in-schedule", "lr", direction="up", within=step.onset))
     return not (broken or grows or raised)
@@ -121,7 +126,7 @@ RULE = Rule(
     since="0.1",
     needs=(LOSS,),
     wants=(NORM, "lr", "accuracy"),
-    uses=("level-shift", "growth", "nonfinite", "jump", "jump-in-schedule"),
+    uses=("level-shift", "spike", "divergence", "growth", "nonfinite", "jump", "jump-in-schedule"),
     judge=judge,
     examples=(
         fires("a quarter more loss from step 1 200 on", lambda: {LOSS: synth.with_level_shift(synth.loss(), at=1200, ratio=1.25)}),

@@ -150,6 +150,8 @@ def _trivial(case: Case, level: float) -> bool:
 
 def _unlearned(case: Case, level: float) -> bool:
     """Whether the loss never got far below its first value."""
+    if case.facts.get("resumes"):
+        return False  # the first logged loss may be that of a resumed model
     first, lowest = case.value_at(LOSS, case.first_step), case.quantile(LOSS, 0.05)
     return (
         first is not None

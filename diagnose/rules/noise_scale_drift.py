@@ -61,11 +61,11 @@ def _rises(rise: Finding) -> bool:
 
 def _loss_rises(case: Case, rise: Finding) -> Finding | None:
     ups = (
-        *case.found("drift", LOSS, direction="up"),
-        *case.found("level-shift", LOSS, direction="up", masked=False),
         *case.found("divergence", LOSS, masked=False),
+        *case.found("level-shift", LOSS, direction="up", masked=False),
+        *case.found("drift", LOSS, direction="up"),
     )
-    late = next((f for f in ups if f.span.overlaps(rise.span)), None)
+    late = next((f for f in ups if f.span.overlaps(rise.span) and f.span.last_step > _early(case).last_step), None)
     if late is None:
         return None
     before, after = case.value_at("lr", late.onset.first_step), case.value_at("lr", case.last_step)

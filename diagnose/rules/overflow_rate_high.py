@@ -136,12 +136,12 @@ RULE = Rule(
     examples=(
         fires(
             "one step in ten is skipped to the end",
-            lambda: {"steps/skipped": synth.skips(2000, every=10), LOSS: synth.loss()},
+            lambda: {"steps/skipped": synth.skips(2000, every=10), "loss/train": synth.loss()},
             settings={"loss_scale.window": 1000, "precision": "fp16"},
         ),
         quiet(
             "one skipped step in two windows",
-            lambda: {"steps/skipped": synth.skips(2000, every=500), LOSS: synth.loss()},
+            lambda: {"steps/skipped": synth.skips(2000, every=500), "loss/train": synth.loss()},
             settings={"loss_scale.window": 1000, "precision": "fp16"},
         ),
     ),

@@ -100,13 +100,13 @@ RULE = Rule(
             "a spike at the first steps after a resume",
             lambda: {
                 LOSS: synth.joined(
-                    synth.loss(1200), synth.with_spike(synth.loss(800, first=3.6, last=3.4, start=1100), at=1101, ratio=1.8, width=60)
+                    synth.loss(1200), synth.with_spike(synth.loss(800, first=3.26, last=3.2, start=1100), at=1101, ratio=1.8, width=60)
                 )
             },
         ),
         quiet(
             "a resume that goes on as before",
-            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.5, start=1100))},
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.26, last=3.2, start=1100))},
         ),
     ),
 )

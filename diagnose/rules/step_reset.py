@@ -76,11 +76,11 @@ RULE = Rule(
     examples=(
         fires(
             "after step 1 199 the log begins again at 0",
-            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.4))},
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.26, last=3.2))},
         ),
         quiet(
             "a return to the checkpoint of step 1 100",
-            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.6, last=3.5, start=1100))},
+            lambda: {LOSS: synth.joined(synth.loss(1200), synth.loss(800, first=3.26, last=3.2, start=1100))},
         ),
     ),
 )

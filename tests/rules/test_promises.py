@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from diagnose.testing import broken_promises
 
 from diagnose.case import Case
 from diagnose.model import Event, Finding, Mask, Setting, Signal, Span
 from diagnose.parts import Rule
 from diagnose.registry import CONSTANTS, _load
+from diagnose.testing import broken_promises
 
 RULES: tuple[Rule, ...] = tuple(_load("rules").found)
 ON = {
