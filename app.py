@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -76,7 +77,7 @@ def judged_upload(files: tuple[tuple[str, bytes], ...]) -> tuple[list[Report], l
                 if note := unpack(path, place):
                     notes.append(note)
                 path.unlink()
-        return (*judged(base, hide=folder), notes)
+        return (*judged(base), notes)
 
 
 @st.cache_data(show_spinner=False, max_entries=8)
@@ -85,12 +86,14 @@ def judged_path(path: str, stamp: float) -> tuple[list[Report], list[bytes], lis
     return (*judged(Path(path)), [])
 
 
-def judged(path: Path, hide: str = "") -> tuple[list[Report], list[bytes]]:
-    """Every run below a path, worst first, with its table as Parquet."""
+def judged(path: Path) -> tuple[list[Report], list[bytes]]:
+    """Every run below a path, worst first, with its table as Parquet; a lone upload is named after its file."""
     pairs = []
     with tempfile.TemporaryDirectory(prefix="diagnose-") as scratch:
         for target in engine.discover([path]):
             run = engine.read(target)
+            if target.home == path and path.name.startswith("diagnose-"):
+                run = replace(run, name=target.files[0][1].name)
             table = Path(scratch) / "run.parquet"
             run.save(table)
             pairs.append((engine.judge(run), table.read_bytes()))
@@ -128,7 +131,9 @@ def _asked(files: Any, path: str, pasted: str) -> tuple[list[Report], list[bytes
     if path:
         place = Path(path).expanduser()
         if not allowed(place):
-            raise DiagnoseError("is outside the directories that this server may read.", where=path, hint="Its owner sets DIAGNOSE_ALLOWED.")
+            raise DiagnoseError(
+                "is outside the directories that this server may read.", where=path, hint="Its owner sets DIAGNOSE_ALLOWED."
+            )
         return judged_path(str(place), place.stat().st_mtime if place.exists() else 0.0)
     return judged_upload((("pasted.log", pasted.encode()),)) if pasted.strip() else None
 
@@ -137,7 +142,14 @@ def show(reports: list[Report], tables: list[bytes]) -> None:
     """A table over the runs when there are several, and one run in full."""
     pick = 0
     if len(reports) > 1:
-        rows = [{"severity": r.worst.value if r.worst else "none", "run": outline.clean(str(r.run["name"])), "verdict": outline.clean(r.verdict)} for r in reports]
+        rows = [
+            {
+                "severity": r.worst.value if r.worst else "none",
+                "run": outline.clean(str(r.run["name"])),
+                "verdict": outline.clean(r.verdict),
+            }
+            for r in reports
+        ]
         st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch")
         names = [row["run"] for row in rows]
         pick = names.index(st.selectbox("Run", names, key="run"))
@@ -244,9 +256,9 @@ def chart(curve: Curve, spec: outline.ChartSpec, unit: str) -> alt.LayerChart:
         spans = pd.DataFrame([{"a": s.span.first_step, "b": s.span.last_step, "label": outline.clean(s.label)} for s in spec.shaded])
         layers.append(alt.Chart(spans).mark_rect(opacity=0.15, color="#d55e00").encode(x="a:Q", x2="b:Q", tooltip="label:N"))
     layers.append(
-        alt.Chart(line).mark_line(strokeWidth=1.3, color="#0072b2", invalid="break-paths-filter-domains").encode(
-            x=x, y=alt.Y("value:Q", scale=scale, title=title), tooltip=["step:Q", "value:Q"]
-        )
+        alt.Chart(line)
+        .mark_line(strokeWidth=1.3, color="#0072b2", invalid="break-paths-filter-domains")
+        .encode(x=x, y=alt.Y("value:Q", scale=scale, title=title), tooltip=["step:Q", "value:Q"])
     )
     if not finite.all():
         bad = pd.DataFrame({"step": curve.steps[~finite], "what": [str(v) for v in curve.values[~finite]]})

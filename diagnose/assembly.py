@@ -25,7 +25,7 @@ from diagnose.table import Run, Series, attempts_of, ordered
 MAX_FILES = 200_000  # of a folder; what lies beyond is said, not read
 MAX_DEPTH = 16
 _NEVER = frozenset(
-    ".pt .pth .bin .safetensors .ckpt .npz .npy .png .jpg .jpeg .gif .svg .pdf .mp4 .py .pyc .so .md .html .css .js .ipynb .whl .onnx".split()
+    [".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npz", ".npy", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".mp4", ".py", ".pyc", ".so", ".md", ".html", ".css", ".js", ".ipynb", ".whl", ".onnx"]
 )  # files that no log format uses; named so that a folder of checkpoints is not opened file by file
 _SKIP_DIRS = frozenset({".git", "__pycache__", "node_modules", ".venv", "site-packages", "latest-run"})
 
@@ -83,7 +83,9 @@ def _tried() -> str:
 def _one_file(path: Path) -> Target:
     reader = claimed_by(path) if path.is_file() else None
     if reader is None or reader.companion:
-        what = "an empty file." if path.is_file() and not _size(path) else "not a log in a known format." if path.is_file() else "not a file."
+        what = (
+            "an empty file." if path.is_file() and not _size(path) else "not a log in a known format." if path.is_file() else "not a file."
+        )
         raise NothingReadable(what, where=str(path), hint=_tried())
     beside = []
     folder = reader.home(path)
@@ -134,7 +136,9 @@ def _in_folder(root: Path) -> list[Target]:
             companions.append((reader, path))
         else:
             home = reader.home(path)
-            logs.append((reader, path, home if root == home or root in home.parents else max(root, path.parent, key=lambda p: len(p.parts))))
+            logs.append(
+                (reader, path, home if root == home or root in home.parents else max(root, path.parent, key=lambda p: len(p.parts)))
+            )
     owned = {path.parent for reader, path, _ in logs if reader.exclusive}
     logs = [x for x in logs if x[0].exclusive or not any(p in owned for p in x[1].parents)]
     homes = _joined(root, logs, {p.parent for _, p in companions})
@@ -148,7 +152,10 @@ def _in_folder(root: Path) -> list[Target]:
         many = any(len(k) > 1 for k in keys[top].values())
         label = f"{reader.id}:{reader.key(path)}" if many else ""
         groups.setdefault((top, label), []).append((reader, path))
-    return [_target(root, home, label, files, companions) for (home, label), files in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))]
+    return [
+        _target(root, home, label, files, companions)
+        for (home, label), files in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))
+    ]
 
 
 def _joined(root: Path, logs: Sequence[tuple[Reader, Path, Path]], configured: set[Path]) -> dict[Path, Path]:

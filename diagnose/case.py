@@ -173,7 +173,7 @@ class Case:
 
     # -- what was found
 
-    def found(  # noqa: PLR0913 - a query has as many knobs as its answer has sides
+    def found(
         self,
         kind: str,
         on: str | tuple[str, ...] | None = None,

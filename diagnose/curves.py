@@ -1,22 +1,101 @@
 """The only home of arithmetic on curves: noise widths, robust baselines, onsets, segmentation, spectra, trends, thinning.
 
 All functions take plain float64 arrays and return plain numbers or arrays; inputs are never changed. Unless said otherwise an
-array must be finite: detectors remove NaN and infinities first. scipy and ruptures are imported where they are used.
+array must be finite: detectors remove NaN and infinities first (`view`, `kept`). ruptures is imported where it is used: it costs a
+second of start-up.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model import Signal, Span
+
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+F = TypeVar("F", bound=Callable[..., Any])
 
 MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-MOST_WINDOWS = 20_000  # exact rolling windows computed; longer series are evaluated on a stride and held in between
+MOST_WINDOWS = 100_000  # exact rolling windows computed; longer series are evaluated on a stride and held in between
+HUGE = 1e150  # plain values beyond are drawn in to it, so that they can be squared
+
+
+def quietly(function: F) -> F:
+    """The function with numpy's floating-point warnings off: overflow and NaN are results here, not accidents."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*args, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+# -- the axis on which a signal's noise is even
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The finite points of a signal on the axis on which its noise is even: ln x when it is multiplicative, else x.
+
+    `floor` is the smallest noise width to believe, from the log's resolution.
+    """
+
+    steps: Index
+    y: Array
+    log: bool
+    floor: float
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def value(self, y: float) -> float:
+        """A number on this axis in the signal's own unit."""
+        return _exp(y) if self.log else float(y)
+
+    def ratio(self, above: float, below: float) -> float:
+        """How many times `below` is `above` (both on this axis); NaN where a ratio has no meaning."""
+        if self.log:
+            return _exp(above - below)
+        return float(above / below) if below else math.nan
+
+    def span(self, first: int, last: int) -> Span:
+        """The steps of two points, as indices into this view."""
+        return Span(int(self.steps[first]), int(self.steps[last]))
+
+
+def _exp(y: float) -> float:
+    return math.exp(y) if y < 709.0 else math.inf
+
+
+@quietly
+def view(signal: Signal, *, settled: bool = False) -> View:
+    """The signal's `View`; with `settled`, only from `settled_from` on.
+
+    A multiplicative signal with more than 1 % of values at or below zero is looked at on a plain axis: it is no ratio scale.
+    The floor is resolution·2/√12 (the standard deviation of rounding, twice; gate H2).
+    """
+    x = signal.values
+    good = np.isfinite(x)
+    if settled and signal.settled_from is not None:
+        good &= signal.steps >= signal.settled_from
+    positive = good & (x > 0)
+    log = signal.multiplicative and bool(positive.any()) and int(positive.sum()) >= 0.99 * int(good.sum())
+    keep = positive if log else good
+    kept = x[keep]
+    rounding = 2.0 / math.sqrt(12.0) * max(0.0, signal.resolution)
+    if log:
+        return View(signal.steps[keep], np.log(kept), True, rounding / float(np.median(kept)) if rounding else 0.0)
+    return View(signal.steps[keep], np.clip(kept, -HUGE, HUGE), False, rounding)
 
 
 def in_logs(values: Array) -> Array:
@@ -45,10 +124,17 @@ def autocorrelation(values: Array, lag: int = 1) -> float:
     return float(np.clip(np.dot(centred[lag:], centred[:-lag]) / power, 0.0, 0.95)) if power > 0 else 0.0
 
 
+def _middle(rows: Array) -> Array:
+    """The median of each row, by a partial sort in place."""
+    low, high = (rows.shape[1] - 1) // 2, rows.shape[1] // 2
+    rows.partition((low, high), axis=1)
+    return np.asarray((rows[:, low] + rows[:, high]) / 2.0, np.float64)
+
+
 def medians_before(values: Array, window: int) -> tuple[Array, Array]:
     """Median and 1.4826·MAD of the `window` values before each point (fewer at the start; the first point looks at itself).
 
-    Exact for up to 20,000 points; beyond that evaluated on a stride and held, which moves a baseline by at most stride/window.
+    Exact for up to 100,000 windows; beyond that evaluated on a stride and held, which moves a baseline by at most stride/window.
     """
     n = len(values)
     centre, width = np.empty(n), np.empty(n)
@@ -57,13 +143,14 @@ def medians_before(values: Array, window: int) -> tuple[Array, Array]:
         centre[i] = np.median(part)
         width[i] = MAD * np.median(np.abs(part - centre[i]))
     if n > window:
-        stride = max(1, (n - window) // MOST_WINDOWS + 1)
+        stride = max(1, math.ceil((n - window) / MOST_WINDOWS))
         views = np.lib.stride_tricks.sliding_window_view(values, window)[: n - window : stride]
         mid, mad = np.empty(len(views)), np.empty(len(views))
-        for a in range(0, len(views), 2000):  # chunks bound the memory of the copies that median makes
-            block = views[a : a + 2000]
-            mid[a : a + 2000] = np.median(block, axis=1)
-            mad[a : a + 2000] = MAD * np.median(np.abs(block - mid[a : a + 2000, None]), axis=1)
+        for a in range(0, len(views), 4096):  # chunks bound the memory of the copies
+            rows = views[a : a + 4096].copy()
+            mid[a : a + 4096] = _middle(rows)
+            rows -= mid[a : a + 4096, None]
+            mad[a : a + 4096] = MAD * _middle(np.abs(rows, out=rows))
         centre[window:] = np.repeat(mid, stride)[: n - window]
         width[window:] = np.repeat(mad, stride)[: n - window]
     return centre, width
@@ -107,6 +194,13 @@ def blocks(values: Array, most: int, least: int = 1) -> tuple[Array, int]:
     return np.median(values[: count * size].reshape(count, size), axis=1) if count else np.empty(0), size
 
 
+def parts(values: Array, count: int) -> Array:
+    """The medians of `count` equally long parts (fewer when there are fewer points)."""
+    count = max(1, min(count, len(values)))
+    edges = np.linspace(0, len(values), count + 1).astype(int)
+    return np.array([np.median(values[a:b]) for a, b in itertools.pairwise(edges) if b > a])
+
+
 def slope_of(x: Array, y: Array) -> float:
     """Theil-Sen slope: the median of all pairs' slopes, on at most 200 points."""
     if len(x) > 200:
@@ -133,17 +227,41 @@ def mann_kendall(values: Array) -> float:
     return math.erfc(z / math.sqrt(2.0))
 
 
+def bic(rss: float, n: int, parameters: int) -> float:
+    """Schwarz's criterion n·ln(RSS/n) + parameters·ln n; smaller is better."""
+    return n * math.log(max(rss, 1e-300) / max(n, 1)) + parameters * math.log(max(n, 2))
+
+
+def step_or_ramp(values: Array) -> float:
+    """BIC of the best two constants less BIC of a line: positive when a ramp describes the values better than a step."""
+    n = len(values)
+    if n < 6:
+        return 0.0
+    x = np.arange(n) - (n - 1) / 2.0
+    centred = values - values.mean()
+    slope = float(np.dot(x, centred)) / float(np.dot(x, x))
+    line = float(np.sum((centred - slope * x) ** 2))
+    k = np.arange(1, n)
+    left = np.cumsum(centred)[:-1]
+    step = float(np.dot(centred, centred)) - float(np.max(left**2 / k + left**2 / (n - k)))  # the centred values sum to 0
+    return bic(step, n, 3) - bic(line, n, 2)
+
+
 def broken_stick(values: Array) -> tuple[int, float]:
     """Onset and rate of y = a + b·(t - c)₊ with b > 0, fitted by least absolute deviations on a grid over c.
 
-    Returns (index of c, b per point). (len - 1, 0.0) when nothing rises.
+    For each c, a is the median up to c and b the median of (y - a)/(t - c) weighted by t - c, which is the exact LAD slope through
+    the corner. Returns (index of c, b per point); (len - 1, 0.0) when nothing rises. O(n² log n).
     """
     n = len(values)
     best = (math.inf, n - 1, 0.0)
     for c in range(1, n - 1):
         a = float(np.median(values[: c + 1]))
         t = np.arange(1, n - c, dtype=float)
-        b = float(np.median((values[c + 1 :] - a) / t))
+        slopes = (values[c + 1 :] - a) / t
+        order = np.argsort(slopes, kind="stable")
+        weight = np.cumsum(t[order])
+        b = float(slopes[order][int(np.searchsorted(weight, weight[-1] / 2.0))])
         if b <= 0:
             continue
         cost = float(np.abs(values[: c + 1] - a).sum() + np.abs(values[c + 1 :] - a - b * t).sum())
@@ -180,7 +298,7 @@ def spectrum(values: Array) -> tuple[Array, Array]:
     """Periodogram (frequencies in cycles a point, powers) of the values less their mean, without frequency 0."""
     n = len(values)
     power = np.abs(np.fft.rfft(values - values.mean()))[1:] ** 2 / n
-    return np.fft.rfftfreq(n)[1:], power
+    return np.asarray(np.fft.rfftfreq(n)[1:], np.float64), power
 
 
 def folded(values: Array, period: float) -> Array:
@@ -189,7 +307,7 @@ def folded(values: Array, period: float) -> Array:
     phase = (np.arange(len(values)) / period % 1.0 * bins).astype(int) % bins
     counts = np.bincount(phase, minlength=bins)
     means = np.bincount(phase, weights=values, minlength=bins) / np.maximum(counts, 1)
-    return means[phase]
+    return np.asarray(means[phase], np.float64)
 
 
 def peak_over_ar1(values: Array, *, periods: int = 5) -> tuple[float, float, float]:
@@ -242,7 +360,7 @@ def thin(values: Array, most: int) -> Index:
     turns = np.flatnonzero(np.diff(bad.astype(np.int8), prepend=0, append=0))
     keep.update(int(t) for t in turns[:most] if t < n)
     keep.update(int(t) - 1 for t in turns[:most] if t > 0)
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in itertools.pairwise(edges):
         good = np.flatnonzero(finite[a:b])
         if len(good):
             part = values[a:b][good]
@@ -251,7 +369,7 @@ def thin(values: Array, most: int) -> Index:
     return np.array(sorted(keep), np.int64)
 
 
-def runs_of(flags: NDArray[np.bool_], gap: int = 0) -> list[tuple[int, int]]:
+def runs_of(flags: Flags, gap: int = 0) -> list[tuple[int, int]]:
     """(first, last) of each run of True; runs at most `gap` apart are one."""
     hits = np.flatnonzero(flags)
     if not len(hits):
@@ -261,10 +379,16 @@ def runs_of(flags: NDArray[np.bool_], gap: int = 0) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(starts, ends, strict=True)]
 
 
-def kept(signal: Any) -> tuple[Index, Array]:
+def in_log(signal: Signal) -> bool:
+    """Whether `kept` gives logs: the signal is multiplicative and more than 98 % of its finite values are positive."""
+    good = signal.values[np.isfinite(signal.values)]
+    return bool(signal.multiplicative and len(good) and (good > 0).mean() > 0.98)
+
+
+def kept(signal: Signal) -> tuple[Index, Array]:
     """Steps and values of a signal's finite points, values in logs when its noise scales with its level and all are positive."""
     good = np.isfinite(signal.values)
     steps, values = signal.steps[good], signal.values[good].astype(np.float64)
-    if signal.multiplicative and len(values) and (values > 0).mean() > 0.98:
+    if in_log(signal):
         return steps, in_logs(values)
-    return steps, values
+    return steps, np.clip(values, -HUGE, HUGE)

@@ -36,7 +36,9 @@ def read(what: Target | str | Path) -> Run:
     targets = discover([path])
     if len(targets) > 1:
         names = ", ".join(t.name for t in targets[:5])
-        raise NothingReadable(f"holds {len(targets)} runs ({names}, ...).", where=str(path), hint="Name one of them, or use `diagnose scan`.")
+        raise NothingReadable(
+            f"holds {len(targets)} runs ({names}, ...).", where=str(path), hint="Name one of them, or use `diagnose scan`."
+        )
     return assembly.read(targets[0])
 
 
@@ -57,7 +59,9 @@ def judge(run: Run) -> Report:
     return _report(run, ready, findings, outcomes)
 
 
-def judge_signals(named: Mapping[str, Signal], *, settings: Mapping[str, Any] | None = None, events: Sequence[Any] = ()) -> tuple[Case, tuple[Outcome, ...]]:
+def judge_signals(
+    named: Mapping[str, Signal], *, settings: Mapping[str, Any] | None = None, events: Sequence[Any] = ()
+) -> tuple[Case, tuple[Outcome, ...]]:
     """Judges signals given by canonical name, with canonical settings: for examples, tests and programs."""
     from diagnose.model import Setting
     from diagnose.table import ordered
@@ -78,7 +82,9 @@ def judge_signals(named: Mapping[str, Signal], *, settings: Mapping[str, Any] | 
 def examine(named: Mapping[str, Signal], masks: Sequence[Mask] = (), facts: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """Every detector once on every signal whose metric asks for its shape; findings numbered and marked with their masks."""
     found: list[Finding] = []
-    layers = sorted((n for n in named if n.startswith("grad_norm/layer/")), key=lambda n: metrics.depth_of(n.removeprefix("grad_norm/layer/")))
+    layers = sorted(
+        (n for n in named if n.startswith("grad_norm/layer/")), key=lambda n: metrics.depth_of(n.removeprefix("grad_norm/layer/"))
+    )
     for part in registry.detectors():
         if hasattr(part, "detect_group"):
             if len(layers) >= 2:
@@ -144,7 +150,9 @@ def _settled(outcomes: tuple[Outcome, ...], case: Case) -> tuple[Outcome, ...]:
 
     def yields(d: Diagnosis) -> bool:
         return any(
-            r in fired and d.rule not in fired[r].rivals and (d.onset is None or fired[r].onset is None or d.onset.overlaps(fired[r].onset, slack))
+            r in fired
+            and d.rule not in fired[r].rivals
+            and (d.onset is None or fired[r].onset is None or d.onset.overlaps(fired[r].onset, slack))
             for r in d.rivals
         )
 

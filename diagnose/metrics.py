@@ -168,7 +168,10 @@ _LAYER_PATTERNS = (
     re.compile(r"^(?P<layer>.+?)[/._](?:grad_norm|gradnorm|grad/norm|grad_l2)$", re.I),
     re.compile(r"^gnorm_(?P<layer>.+)$", re.I),
 )  # fmt: skip
-_NOT_A_LAYER = re.compile(r"(?:^|[/._])(?:total|global|all|clip\w*|post\w*|pre_clip|max|min|mean|std|zeros|step|steps|avg|average|sq\w*|raw\w*|norm|train|eval|val)$", re.I)
+_NOT_A_LAYER = re.compile(
+    r"(?:^|[/._])(?:total|global|all|clip\w*|post\w*|pre_clip|max|min|mean|std|zeros|step|steps|avg|average|sq\w*|raw\w*|norm|train|eval|val)$",
+    re.I,
+)
 
 
 def normal(tag: str) -> str:
@@ -191,7 +194,7 @@ def canonical(tag: str, group: str = "") -> str:
 
     `group` is the sub-run the tag stands in: `loss` in `validation` is `loss/eval`.
     """
-    split = _SPLITS.get(normal(group.split("/")[-1])) if group else None
+    split = _SPLITS.get(normal(group.rsplit("/", maxsplit=1)[-1])) if group else None
     if split == "eval" and _EXACT.get(normal(tag)) in ("loss/train", "loss/eval"):
         return "loss/eval"
     if split == "eval" and _EXACT.get(normal(tag)) in ("accuracy", "accuracy/eval"):

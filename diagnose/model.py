@@ -32,8 +32,6 @@ class Frozen(dict[str, Any]):
         return Frozen, (dict(self),)
 
 
-
-
 class Severity(str, Enum):
     """How bad it is if the diagnosis is true."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnose.errors import BadPart
 from diagnose.model import Problem
-from diagnose.parts import Detector, GroupDetector, Reader, Renderer, Rule
+from diagnose.parts import Detector, GroupDetector, Renderer, Rule
 
 CONSTANTS = {"readers": "READER", "detectors": "DETECTOR", "rules": "RULE", "reports": "RENDERER"}
 

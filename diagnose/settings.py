@@ -145,5 +145,11 @@ def _derive(found: dict[str, Setting]) -> None:
     norm = found.get("model.norm_position")
     if norm is not None:
         text = str(norm.value).lower()
-        value = "pre" if text in ("pre", "true", "preln", "pre_ln", "pre-ln") else "post" if text.startswith("post") or text == "false" else text
+        value = (
+            "pre"
+            if text in ("pre", "true", "preln", "pre_ln", "pre-ln")
+            else "post"
+            if text.startswith("post") or text == "false"
+            else text
+        )
         found["model.norm_position"] = replace(norm, value=value)

@@ -150,7 +150,17 @@ def _gates(named: dict[str, Signal], facts: dict[str, Any]) -> None:
 
 
 def _always_zero(name: str, signal: Signal) -> bool:
-    gated = name in ("grad_norm", "loss_scale", "param_norm", "lr", "noise_scale", "time/step", "throughput/samples", "throughput/tokens", "mfu")
+    gated = name in (
+        "grad_norm",
+        "loss_scale",
+        "param_norm",
+        "lr",
+        "noise_scale",
+        "time/step",
+        "throughput/samples",
+        "throughput/tokens",
+        "mfu",
+    )
     good = signal.values[np.isfinite(signal.values)]
     empty = len(good) > 0 and (not good.any() or (name in ("loss_scale", "mfu") and bool((good <= 0).all())))
     if name == "lr":  # a rate of 0 in a whole run is a fault, not a placeholder
@@ -269,7 +279,14 @@ def _derive_times(named: dict[str, Signal]) -> None:
     good = np.isfinite(gap) & (gap > 0)
     if good.mean() > 0.95 and float(np.median(gap[good])) > 1e-4:
         # not `time/step`: between two time stamps lie evaluations, logging and whatever else the machine did
-        _add(named, "time/between_logs", main.steps[1:][good], gap[good] / width[good], source="wall clock of the log's time stamps", unit="s")
+        _add(
+            named,
+            "time/between_logs",
+            main.steps[1:][good],
+            gap[good] / width[good],
+            source="wall clock of the log's time stamps",
+            unit="s",
+        )
 
 
 def _derive_skips(named: dict[str, Signal], events: Sequence[Event]) -> None:
@@ -353,7 +370,9 @@ def ema(values: Floats, alpha: float) -> Floats:
 def _extent(named: Mapping[str, Signal], facts: dict[str, Any]) -> None:
     main = next((named[n] for n in ("loss/train", "grad_norm", "lr") if n in named and len(named[n]) > 1), None)
     main = main or max(named.values(), key=len, default=None)
-    filled = [s for n, s in named.items() if len(s) and " by " not in n and not n.startswith("system/")] or ([main] if main is not None and len(main) else [])
+    filled = [s for n, s in named.items() if len(s) and " by " not in n and not n.startswith("system/")] or (
+        [main] if main is not None and len(main) else []
+    )
     facts["first_step"] = int(min((s.steps[0] for s in ([main] if main is not None and len(main) else filled)), default=0))
     facts["last_step"] = int(max((s.steps[-1] for s in filled), default=0))
     facts["steps_per_point"] = main.steps_per_point if main is not None else 1.0

@@ -202,7 +202,9 @@ def _load(path: Path) -> Run:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise BadTable(f"not a readable Parquet file ({error}).", where=str(path), hint="Make it with `diagnose read RUN -o FILE`.") from error
+        raise BadTable(
+            f"not a readable Parquet file ({error}).", where=str(path), hint="Make it with `diagnose read RUN -o FILE`."
+        ) from error
     raw = (table.schema.metadata or {}).get(b"diagnose")
     if raw is None or [f.name for f in table.schema] != [n for n, _ in COLUMNS]:
         raise BadTable("a Parquet file, but not a run table.", where=str(path), hint="Make one with `diagnose read RUN -o FILE`.")
@@ -229,7 +231,9 @@ def _series(table: Any) -> tuple[Series, ...]:
         cols[name] = (np.asarray(column.indices), column.dictionary.to_pylist())
     rank = table.column("rank").fill_null(-1).to_numpy()
     source = table.column("source").to_numpy()
-    key = np.stack([cols["metric"][0].astype(np.int64), cols["logged_as"][0].astype(np.int64), rank.astype(np.int64), source.astype(np.int64)])
+    key = np.stack(
+        [cols["metric"][0].astype(np.int64), cols["logged_as"][0].astype(np.int64), rank.astype(np.int64), source.astype(np.int64)]
+    )
     cut = np.flatnonzero((key[:, 1:] != key[:, :-1]).any(axis=0)) + 1
     bounds = [0, *cut.tolist(), table.num_rows]
     steps, values = table.column("step").to_numpy(), table.column("value").to_numpy()
@@ -273,7 +277,9 @@ def same(one: Run, other: Run) -> bool:
     """Whether two runs hold the same data, NaN equal to NaN: the round trip's test."""
     left, right = _metadata(one), _metadata(other)
     a, b = one.columns(), other.columns()
-    arrays = all(np.array_equal(a[k], b[k], equal_nan=k in ("value", "time")) for k in ("lengths", "step", "value", "rank", "attempt", "source"))
+    arrays = all(
+        np.array_equal(a[k], b[k], equal_nan=k in ("value", "time")) for k in ("lengths", "step", "value", "rank", "attempt", "source")
+    )
     close = np.allclose(a["time"], b["time"], atol=1e-6, rtol=0, equal_nan=True) if len(a["time"]) == len(b["time"]) else False
     return left == right and arrays and close and a["metric"] == b["metric"] and a["logged_as"] == b["logged_as"]
 

@@ -116,7 +116,14 @@ def test_a_dropped_log_is_judged_in_a_real_browser(server, width, tmp_path):
     from playwright.sync_api import sync_playwright
 
     log = next((SAMPLES / "bert-vanishing").glob("events*"))
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-component-update", "--disable-sync"]
+    flags = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-first-run",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=binary, args=flags)
         tab = browser.new_page(viewport={"width": width, "height": 1000})

@@ -38,7 +38,8 @@ def test_configuration_beside_a_log_belongs_to_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"), [("empty.log", b"", "empty"), ("x.bin2", b"\x00\x01\x02" * 100, "known format"), ("t.txt", b"hello\n", "known format")]
+    ("name", "content", "words"),
+    [("empty.log", b"", "empty"), ("x.bin2", b"\x00\x01\x02" * 100, "known format"), ("t.txt", b"hello\n", "known format")],
 )
 def test_a_foreign_file_is_answered_by_one_sentence_that_names_it(tmp_path, name, content, words):
     path = tmp_path / name
@@ -67,7 +68,8 @@ def test_a_sample_axis_becomes_steps_when_the_batch_is_known():
 
 def test_a_later_file_that_goes_back_is_another_attempt():
     parts = RawRun(
-        (raw("loss", [1, 2, 3, 4], [4, 3, 2, 1], source=0), raw("loss", [3, 4, 5], [2.5, 2, 1], source=1)), sources=(Source("a", "x"), Source("b", "x"))
+        (raw("loss", [1, 2, 3, 4], [4, 3, 2, 1], source=0), raw("loss", [3, 4, 5], [2.5, 2, 1], source=1)),
+        sources=(Source("a", "x"), Source("b", "x")),
     )
     run = assembly.assemble([parts], name="r")
     assert [list(s.attempts) for s in run.series] == [[0] * 4, [1] * 3]

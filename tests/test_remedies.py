@@ -36,7 +36,7 @@ def test_every_fix_renders(id, values):
     assert all(c.setting in SETTINGS for c in made.changes)
     assert set(made.spelled) <= set(remedies.FRAMEWORKS)
     for code in made.spelled.values():
-        assert not re.search(r"\{(v|first|last|power|min_ratio|beta\d)\}", code.replace("f\"", "")), code
+        assert not re.search(r"\{(v|first|last|power|min_ratio|beta\d)\}", code.replace('f"', "")), code
 
 
 @pytest.mark.parametrize("values", [{}, VALUES], ids=["bare", "valued"])

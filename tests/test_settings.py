@@ -5,7 +5,10 @@ from diagnose.settings import canonical
 
 
 def found(**spelled):
-    return {k: s.value for k, s in canonical([Setting(k, v, spelled=k) for k, v in {k.replace("__", "."): v for k, v in spelled.items()}.items()]).items()}
+    return {
+        k: s.value
+        for k, s in canonical([Setting(k, v, spelled=k) for k, v in {k.replace("__", "."): v for k, v in spelled.items()}.items()]).items()
+    }
 
 
 def test_a_deepspeed_config_is_understood():

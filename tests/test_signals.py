@@ -110,7 +110,9 @@ def test_the_noise_scale_of_known_noise_is_found():
     n, small, big, g2, trace = 4000, 4, 64, 0.5, 20.0
     a = g2 + trace / small * rng.chisquare(50, n) / 50
     b = g2 + trace / big * rng.chisquare(50, n) / 50
-    made = signals.build(run({"gns.batch_size_small": small, "gns.batch_size_big": big}, grad_sq__small=(np.arange(n), a), grad_sq__big=(np.arange(n), b)))
+    made = signals.build(
+        run({"gns.batch_size_small": small, "gns.batch_size_big": big}, grad_sq__small=(np.arange(n), a), grad_sq__big=(np.arange(n), b))
+    )
     assert made.by_name["noise_scale"].values[-1] == pytest.approx(trace / g2, rel=0.1)
 
 

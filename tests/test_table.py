@@ -26,8 +26,17 @@ def runs(draw):
         series.append(ordered(f"metric/{i}", f"tag {i}", at, values, times, rank=draw(st.none() | st.integers(0, 9)), source=i))
     events = (Event("overflow", "scale fell", step=3, time=1.5, numbers={"scale": float("inf")}),)
     options = (Setting("lr", 1e-3, spelled="optim.lr", where="a:1"), Setting("betas", [0.9, 0.95], spelled="betas"))
-    return Run("r", "p", "step", tuple(series), settings=options, events=events, sources=(Source("f", "x", "1"),) * 3,
-               problems=(Problem("f@3", "odd"),), facts={"attempts": 2, "nan": float("nan")})
+    return Run(
+        "r",
+        "p",
+        "step",
+        tuple(series),
+        settings=options,
+        events=events,
+        sources=(Source("f", "x", "1"),) * 3,
+        problems=(Problem("f@3", "odd"),),
+        facts={"attempts": 2, "nan": float("nan")},
+    )
 
 
 @settings(max_examples=60, deadline=None)

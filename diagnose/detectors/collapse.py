@@ -41,8 +41,18 @@ class Collapse:
         after = float(np.median(v[since:]))
         at = int(signal.steps[since])
         onset = Span(int(signal.steps[max(0, since - 1)]), at)
-        return (Finding("collapse", signal.name, Span(at, int(signal.steps[-1])), direction="down", size=after / before if before else 0.0,
-                        strength=(n - since) / n, onset=onset, numbers=Frozen(before=before, after=after, share=(n - since) / n)),)  # fmt: skip
+        return (
+            Finding(
+                "collapse",
+                signal.name,
+                Span(at, int(signal.steps[-1])),
+                direction="down",
+                size=after / before if before else 0.0,
+                strength=(n - since) / n,
+                onset=onset,
+                numbers=Frozen(before=before, after=after, share=(n - since) / n),
+            ),
+        )
 
 
 DETECTOR = Collapse()

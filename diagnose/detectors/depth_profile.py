@@ -43,15 +43,30 @@ class DepthProfile:
         if abs(total) < math.log(self.fold) and not small:
             return tuple(dead)
         lowest = living[int(np.argmin(levels))]
-        numbers = {"lambda_total": float(total), "first": float(levels[0]), "last": float(levels[-1]), "lowest": float(levels.min()),
-                   "layers": float(len(levels)), "below_1e7_from": float(min(small)) if small else 0.0, "below_1e7": float(len(small))}  # fmt: skip
+        numbers = {
+            "lambda_total": float(total),
+            "first": float(levels[0]),
+            "last": float(levels[-1]),
+            "lowest": float(levels.min()),
+            "layers": float(len(levels)),
+            "below_1e7_from": float(min(small)) if small else 0.0,
+            "below_1e7": float(len(small)),
+        }
         span = Span(int(lowest.steps[0]), int(lowest.steps[-1]))
-        profile = Finding("depth-profile", "grad_norm/layer", span, direction="down" if total < 0 else "up",
-                          size=math.exp(float(np.clip(-total, -700, 700))), strength=abs(float(total)), onset=self._onset(lowest), numbers=Frozen(numbers))  # fmt: skip
+        profile = Finding(
+            "depth-profile",
+            "grad_norm/layer",
+            span,
+            direction="down" if total < 0 else "up",
+            size=math.exp(float(np.clip(-total, -700, 700))),
+            strength=abs(float(total)),
+            onset=self._onset(lowest),
+            numbers=Frozen(numbers),
+        )
         return (profile, *dead)
 
     def _level(self, signal: Signal) -> float:
-        good = signal.values[np.isfinite(signal.values)]
+        good = np.clip(signal.values[np.isfinite(signal.values)], -curves.HUGE, curves.HUGE)
         settled = good[len(good) // 4 :]
         return float(np.median(settled)) if len(settled) else 0.0
 
@@ -70,15 +85,30 @@ class DepthProfile:
         if not runs or not moving:
             return []
         a, b = max(runs, key=lambda r: r[1] - r[0])
-        numbers = {"zero": float(np.median(np.abs(v[a : b + 1])) < 1e-12), "share": (b - a + 1) / len(v), "layers": float(len(others)), "from_start": float(a <= 1)}
+        numbers = {
+            "zero": float(np.median(np.abs(v[a : b + 1])) < 1e-12),
+            "share": (b - a + 1) / len(v),
+            "layers": float(len(others)),
+            "from_start": float(a <= 1),
+        }
         onset = Span(int(signal.steps[max(a - 1, 0)]), int(signal.steps[a]))
-        return [Finding("dead-layer", signal.name, Span(int(signal.steps[a]), int(signal.steps[b])), direction="down", size=numbers["share"],
-                        strength=float(b - a + 1), onset=onset, numbers=Frozen(numbers))]  # fmt: skip
+        return [
+            Finding(
+                "dead-layer",
+                signal.name,
+                Span(int(signal.steps[a]), int(signal.steps[b])),
+                direction="down",
+                size=numbers["share"],
+                strength=float(b - a + 1),
+                onset=onset,
+                numbers=Frozen(numbers),
+            )
+        ]
 
 
 def _moves(signal: Signal) -> bool:
     good = signal.values[np.isfinite(signal.values)]
-    return len(good) > 1 and float(np.ptp(good)) > 0
+    return len(good) > 1 and float(good.max()) > float(good.min())
 
 
 DETECTOR = DepthProfile()

@@ -37,8 +37,18 @@ class Dominance:
         if not (shares > self.share).all():
             return ()
         numbers = {"share": float((v > 1.0).mean()), "median_ratio": float(np.median(v)), "windows": float(count)}
-        return (Finding("mostly-above", signal.name, Span(int(steps[0]), int(steps[-1])), direction="up", size=numbers["median_ratio"],
-                        strength=numbers["share"], onset=Span(int(signal.steps[0]), int(steps[0])), numbers=Frozen(numbers)),)  # fmt: skip
+        return (
+            Finding(
+                "mostly-above",
+                signal.name,
+                Span(int(steps[0]), int(steps[-1])),
+                direction="up",
+                size=numbers["median_ratio"],
+                strength=numbers["share"],
+                onset=Span(int(signal.steps[0]), int(steps[0])),
+                numbers=Frozen(numbers),
+            ),
+        )
 
 
 DETECTOR = Dominance()

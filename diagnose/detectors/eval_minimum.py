@@ -41,12 +41,27 @@ class EvalMinimum:
         if len(tail) < self.points or lasting < self.points:
             return ()
         rise = float(np.median(smooth[-3:]) - smooth[low])
-        logs = signal.multiplicative
-        numbers = {"minimum": math.exp(min(float(smooth[low]), 700.0)) if logs else float(smooth[low]), "last": float(signal.values[np.isfinite(signal.values)][-1]),
-                   "rise": math.expm1(min(rise, 700.0)) if logs else rise, "points": float(len(tail)), "sigma": rise / max(noise, 1e-12)}  # fmt: skip
+        logs = curves.in_log(signal)
+        numbers = {
+            "minimum": math.exp(min(float(smooth[low]), 700.0)) if logs else float(smooth[low]),
+            "last": float(signal.values[np.isfinite(signal.values)][-1]),
+            "rise": math.expm1(min(rise, 700.0)) if logs else rise,
+            "points": float(len(tail)),
+            "sigma": rise / max(noise, 1e-12),
+        }
         onset = Span(int(steps[low]), int(steps[min(low + 1, len(steps) - 1)]))
-        return (Finding("eval-minimum", signal.name, Span(int(steps[low]), int(steps[-1])), direction="up", size=numbers["rise"],
-                        strength=numbers["sigma"], onset=onset, numbers=Frozen(numbers)),)  # fmt: skip
+        return (
+            Finding(
+                "eval-minimum",
+                signal.name,
+                Span(int(steps[low]), int(steps[-1])),
+                direction="up",
+                size=numbers["rise"],
+                strength=numbers["sigma"],
+                onset=onset,
+                numbers=Frozen(numbers),
+            ),
+        )
 
 
 DETECTOR = EvalMinimum()

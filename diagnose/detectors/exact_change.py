@@ -41,14 +41,29 @@ class ExactChange:
         with np.errstate(invalid="ignore"):
             hits = np.flatnonzero(np.abs(delta) > max(self.change, self.usual * usual))
         for i in hits[: self.most * 4].tolist():
-            ramp = (i == 0 and delta[i] > 0) or i + 1 < len(delta) and i < 0.2 * len(v) and delta[i] > 0 and bool((delta[: i + 1][np.isfinite(delta[: i + 1])] >= 0).all()) and v[i + 1] < 0.999 * v.max()
+            ramp = (i == 0 and delta[i] > 0) or (
+                i + 1 < len(delta)
+                and i < 0.2 * len(v)
+                and delta[i] > 0
+                and bool((delta[: i + 1][np.isfinite(delta[: i + 1])] >= 0).all())
+                and v[i + 1] < 0.999 * v.max()
+            )
             if ramp:
                 continue  # the first steps of a warm-up double the rate
             ratio = math.exp(float(np.clip(delta[i], -700, 700)))
             at = Span(int(steps[i]) + 1 if steps[i + 1] > steps[i] + 1 else int(steps[i + 1]), int(steps[i + 1]))
-            found.append(Finding("jump-in-schedule", signal.name, Span(at.last_step, at.last_step), direction="up" if ratio > 1 else "down", size=ratio,
-                                 strength=abs(float(delta[i])) / max(usual, 1e-3), onset=at,
-                                 numbers=Frozen(before=float(v[i]), after=float(v[i + 1]), ratio=ratio)))  # fmt: skip
+            found.append(
+                Finding(
+                    "jump-in-schedule",
+                    signal.name,
+                    Span(at.last_step, at.last_step),
+                    direction="up" if ratio > 1 else "down",
+                    size=ratio,
+                    strength=abs(float(delta[i])) / max(usual, 1e-3),
+                    onset=at,
+                    numbers=Frozen(before=float(v[i]), after=float(v[i + 1]), ratio=ratio),
+                )
+            )
         return (*found[: self.most], *self._early(signal, steps, v))
 
     def _early(self, signal: Signal, steps: np.ndarray, v: np.ndarray) -> list[Finding]:
@@ -61,8 +76,18 @@ class ExactChange:
         if share < 1.0 - self.early:
             return []
         at = int(steps[min(since, len(steps) - 1)])
-        return [Finding("early-minimum", signal.name, Span(at, int(steps[-1])), direction="down", size=low / peak, strength=share, onset=Span(at, at),
-                        numbers=Frozen(since=float(at), share=share, peak=peak, minimum=low))]  # fmt: skip
+        return [
+            Finding(
+                "early-minimum",
+                signal.name,
+                Span(at, int(steps[-1])),
+                direction="down",
+                size=low / peak,
+                strength=share,
+                onset=Span(at, at),
+                numbers=Frozen(since=float(at), share=share, peak=peak, minimum=low),
+            )
+        ]
 
 
 DETECTOR = ExactChange()

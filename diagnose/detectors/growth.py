@@ -39,9 +39,10 @@ class Growth:
     def detect(self, signal: Signal) -> tuple[Finding, ...]:
         """`size` is peak over base for growth, the rise as a ratio for divergence; `strength` in noise widths."""
         steps, y = curves.kept(signal)
-        if len(y) < self.least or not np.ptp(y) > 0 or not signal.multiplicative:
+        if len(y) < self.least or not np.ptp(y) > 0 or not curves.in_log(signal):
             return ()
-        return (*self._explosions(signal, steps, y), *self._divergence(signal, steps, y))
+        rises = self._divergence(signal, steps, y) if signal.good == "down" else []  # a norm may settle higher without any harm
+        return (*self._explosions(signal, steps, y), *rises)
 
     def _explosions(self, signal: Signal, steps: Index, y: Array) -> list[Finding]:
         window = min(self.window, max(20, len(y) // 4))
@@ -63,19 +64,33 @@ class Growth:
             blocked = a + window
         return found
 
-    def _explosion(self, signal: Signal, steps: Index, y: Array, base: float, z: float, a: int) -> Finding:
+    def _explosion(self, signal: Signal, steps: Index, y: Array, base: float, z: float, a: int) -> Finding:  # noqa: PLR0917 - the arrays of one look
         lo, hi = max(0, a - self.before), min(len(y), a + self.after)
         at, rate = curves.broken_stick(y[lo:hi])
         onset = min(lo + at + 1, a)
         per = max(1.0, signal.steps_per_point)
         top = a + int(np.argmax(y[a : a + self.window]))
         tail = float(np.median(y[-5:])) - base > math.log(self.ratio) / 2
-        numbers = {"rate": rate / per, "doubling_steps": math.log(2) / rate * per if rate > 0 else math.inf, "peak_ratio": math.exp(min(float(y[top]) - base, 700.0)),
-                   "base": math.exp(min(base, 700.0)), "peak": math.exp(min(float(y[top]), 700.0)), "to_end": float(tail)}  # fmt: skip
+        numbers = {
+            "rate": rate / per,
+            "doubling_steps": math.log(2) / rate * per if rate > 0 else math.inf,
+            "peak_ratio": math.exp(min(float(y[top]) - base, 700.0)),
+            "base": math.exp(min(base, 700.0)),
+            "peak": math.exp(min(float(y[top]), 700.0)),
+            "to_end": float(tail),
+        }
         slack = math.ceil(2 * per)
         span = Span(int(steps[onset]), int(steps[-1] if tail else steps[top]))
-        return Finding("growth", signal.name, span, direction="up", size=numbers["peak_ratio"], strength=float(min(z, 1e9)),
-                       onset=Span(int(max(steps[0], steps[onset] - slack)), int(steps[onset])), numbers=Frozen(numbers))  # fmt: skip
+        return Finding(
+            "growth",
+            signal.name,
+            span,
+            direction="up",
+            size=numbers["peak_ratio"],
+            strength=float(min(z, 1e9)),
+            onset=Span(int(max(steps[0], steps[onset] - slack)), int(steps[onset])),
+            numbers=Frozen(numbers),
+        )
 
     def _divergence(self, signal: Signal, steps: Index, y: Array) -> list[Finding]:
         n = len(y)
@@ -98,10 +113,27 @@ class Growth:
         a, b = self._onset(y, low, size, last_low)
         tail = smooth[low:]
         slope = curves.slope_of(np.arange(len(tail), dtype=float), tail) * 0.1 * n
-        numbers = {"rise": float(smooth[-1] - lowest[-1]), "since": float(steps[b]), "to_end": 1.0, "slope": slope, "lowest": math.exp(min(float(lowest[-1]), 700.0)),
-                   "last": math.exp(min(float(smooth[-1]), 700.0)), "need": need}  # fmt: skip
-        return [Finding("divergence", signal.name, Span(int(steps[b]), int(steps[-1])), direction="up", size=math.exp(min(numbers["rise"], 700.0)),
-                        strength=numbers["rise"] / max(own, 1e-12), onset=Span(int(steps[a]), int(steps[b])), numbers=Frozen(numbers))]  # fmt: skip
+        numbers = {
+            "rise": float(smooth[-1] - lowest[-1]),
+            "since": float(steps[b]),
+            "to_end": 1.0,
+            "slope": slope,
+            "lowest": math.exp(min(float(lowest[-1]), 700.0)),
+            "last": math.exp(min(float(smooth[-1]), 700.0)),
+            "need": need,
+        }
+        return [
+            Finding(
+                "divergence",
+                signal.name,
+                Span(int(steps[b]), int(steps[-1])),
+                direction="up",
+                size=math.exp(min(numbers["rise"], 700.0)),
+                strength=numbers["rise"] / max(own, 1e-12),
+                onset=Span(int(steps[a]), int(steps[b])),
+                numbers=Frozen(numbers),
+            )
+        ]
 
     def _onset(self, y: Array, low: int, size: int, last_low: int) -> tuple[int, int]:
         """Between the last smooth minimum and the point where the rise shows: the best split of two means near it."""

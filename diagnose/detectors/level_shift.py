@@ -19,7 +19,7 @@ from diagnose.model import Finding, Frozen, Signal, Span
 
 @dataclass(frozen=True, slots=True)
 class LevelShift:
-    """Penalty 3·BIC inflated by (1+φ)/(1-φ), then at least 3 % over at least 50 points (fewer in short runs): 0 of 36 healthy runs (B.4)."""
+    """Penalty 3·BIC inflated by (1+φ)/(1-φ), then at least 3 % over at least 50 points (fewer in short runs): 0 of 36 healthy (B.4)."""
 
     shape: str = "level-shift"
     kinds: tuple[str, ...] = ("level-shift",)
@@ -38,7 +38,7 @@ class LevelShift:
         steps, y = curves.kept(signal)
         if len(y) < self.least or not np.ptp(y) > 0:
             return ()
-        residual = curves.detrended(y) if signal.multiplicative and signal.good == "down" else y - np.median(y)
+        residual = curves.detrended(y) if curves.in_log(signal) and signal.good == "down" else y - np.median(y)
         size = max(1, min(self.block, len(y) // 30))
         mids, size = curves.blocks(curves.winsorised(residual), self.blocks, size)
         width = curves.noise(mids)
@@ -62,9 +62,9 @@ class LevelShift:
         a = max(0, at - 10 * size)
         part = y[a:at]
         slope = curves.slope_of(np.arange(len(part), dtype=float), part) if len(part) > 8 else 0.0
-        return slope * (np.arange(len(y)) - at)
+        return np.asarray(slope * (np.arange(len(y)) - at), np.float64)
 
-    def _verified(self, signal: Signal, steps: Index, y: Array, at: int, lo: int, hi: int) -> Finding | None:
+    def _verified(self, signal: Signal, steps: Index, y: Array, at: int, lo: int, hi: int) -> Finding | None:  # noqa: PLR0917 - the arrays of one look
         n = len(y)
         persist = min(self.persist, max(8, n // 10))
         left, right = y[max(lo, at - 4 * persist) : at], y[at : min(hi, at + 4 * persist)]
@@ -75,24 +75,40 @@ class LevelShift:
         drop = slope * (len(left) + len(right)) / 2
         before, after = float(np.median(left)), float(np.median(right))
         delta = after - before - (drop if after < before else 0.0)
-        sigma = max(curves.noise(left), curves.noise(right), 0.5 * signal.resolution if not signal.multiplicative else 0.0)
+        sigma = max(curves.noise(left), curves.noise(right), 0.5 * signal.resolution if not curves.in_log(signal) else 0.0)
         phi = curves.autocorrelation(left - np.median(left))
         error = 1.253 * sigma * math.sqrt((1 + phi) / (1 - phi)) * math.sqrt(1 / len(left) + 1 / len(right))
         z = abs(delta) / max(error, 1e-12)
-        need = self.effect if signal.multiplicative else self.effect * float(np.ptp(y))
+        need = self.effect if curves.in_log(signal) else self.effect * float(np.ptp(y))
         if abs(delta) < need or z < self.z or abs(delta) < self.noise_share * sigma:
             return None
         rest = y[at + len(right) :]
         returns = len(rest) >= 3 and abs(float(np.median(rest[-max(5, len(rest) // 4) :])) - before) < 0.35 * abs(delta)
-        logs = signal.multiplicative
+        logs = curves.in_log(signal)
         tenth = 0.1 * n
-        numbers = {"before": _plain(before, logs), "after": _plain(after, logs), "ratio": math.exp(min(delta, 700.0)) if logs else math.nan, "delta": delta, "z": z,
-                   "slope_before": slope * tenth, "slope_after": curves.slope_of(np.arange(len(right), dtype=float), right) * tenth,
-                   "persists": float(len(right)), "returns": float(returns)}  # fmt: skip
+        numbers = {
+            "before": _plain(before, logs),
+            "after": _plain(after, logs),
+            "ratio": math.exp(min(delta, 700.0)) if logs else math.nan,
+            "delta": delta,
+            "z": z,
+            "slope_before": slope * tenth,
+            "slope_after": curves.slope_of(np.arange(len(right), dtype=float), right) * tenth,
+            "persists": float(len(right)),
+            "returns": float(returns),
+        }
         reach = max(1, math.ceil((4 * sigma / abs(delta)) ** 2)) if delta else 1
         onset = Span(int(steps[max(0, at - min(reach, persist))]), int(steps[at]))
-        return Finding("level-shift", signal.name, Span(int(steps[at]), int(steps[min(hi, n) - 1])), direction="up" if delta > 0 else "down",
-                       size=numbers["ratio"] if logs else delta, strength=float(min(z, 1e9)), onset=onset, numbers=Frozen(numbers))  # fmt: skip
+        return Finding(
+            "level-shift",
+            signal.name,
+            Span(int(steps[at]), int(steps[min(hi, n) - 1])),
+            direction="up" if delta > 0 else "down",
+            size=numbers["ratio"] if logs else delta,
+            strength=float(min(z, 1e9)),
+            onset=onset,
+            numbers=Frozen(numbers),
+        )
 
 
 def _plain(value: float, logs: bool) -> float:

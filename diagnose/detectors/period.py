@@ -61,8 +61,17 @@ class Period:
             return []
         per = signal.steps_per_point
         onset = Span(int(steps[first]), int(steps[min(len(steps) - 1, first + window // 2)]))
-        return [Finding("alternation", signal.name, Span(int(steps[first]), int(steps[-1])), size=math.expm1(min(swing, 50.0)) if signal.multiplicative else swing,
-                        strength=best, onset=onset, numbers=Frozen(A=best, amplitude=swing / max(width, 1e-12), period_steps=2.0 * per))]  # fmt: skip
+        return [
+            Finding(
+                "alternation",
+                signal.name,
+                Span(int(steps[first]), int(steps[-1])),
+                size=math.expm1(min(swing, 50.0)) if curves.in_log(signal) else swing,
+                strength=best,
+                onset=onset,
+                numbers=Frozen(A=best, amplitude=swing / max(width, 1e-12), period_steps=2.0 * per),
+            )
+        ]
 
     def _period(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
         n = len(r)
@@ -81,10 +90,25 @@ class Period:
         if amplitude < self.amplitude * width or amplitude < self.effect:
             return []
         per = signal.steps_per_point
-        numbers = {"period_steps": base * per, "line_steps": period * per, "amplitude": amplitude / max(width, 1e-12), "p": p, "periods": n / base}
+        numbers = {
+            "period_steps": base * per,
+            "line_steps": period * per,
+            "amplitude": amplitude / max(width, 1e-12),
+            "p": p,
+            "periods": n / base,
+        }
         first = Span(int(signal.steps[0]), int(steps[min(n - 1, int(base))]))  # what was skipped at the start may swing too
-        return [Finding("period", signal.name, Span(int(steps[0]), int(steps[-1])), size=math.expm1(min(amplitude, 50.0)) if signal.multiplicative else amplitude,
-                        strength=min(-math.log10(max(p, 1e-300)), 300.0), onset=first, numbers=Frozen(numbers))]  # fmt: skip
+        return [
+            Finding(
+                "period",
+                signal.name,
+                Span(int(steps[0]), int(steps[-1])),
+                size=math.expm1(min(amplitude, 50.0)) if curves.in_log(signal) else amplitude,
+                strength=min(-math.log10(max(p, 1e-300)), 300.0),
+                onset=first,
+                numbers=Frozen(numbers),
+            )
+        ]
 
     def _fundamental(self, r: Array, period: float) -> float:
         """The strongest line may be a harmonic: the shortest multiple of its period whose fold explains nearly as much as any does."""
@@ -99,14 +123,14 @@ class Period:
         if not explained:
             return period
         best = max(explained.values())
-        if best <= 1.25 * explained[1] + 0.02:
+        if not best > max(0.0, 1.25 * explained[1]) + 0.02:
             return period
         return period * min(k for k, share in explained.items() if share >= 0.95 * best)
 
 
 def _likeness(r: Array, period: float) -> float:
     """Correlation between the folds of the first and the second half, phases kept."""
-    bins = max(4, min(32, int(round(period))))
+    bins = max(4, min(32, round(period)))
     phase = (np.arange(len(r)) / period % 1.0 * bins).astype(int) % bins
     half = len(r) // 2
     folds = []

@@ -36,7 +36,7 @@ class Plateau:
         if len(mids) < 8:
             return ()
         error = 1.253 * curves.noise(y) / math.sqrt(size)
-        allowed = max(self.effect if signal.multiplicative else self.effect * max(float(np.ptp(y)), 1e-12), 3.0 * error)
+        allowed = max(self.effect if curves.in_log(signal) else self.effect * max(float(np.ptp(y)), 1e-12), 3.0 * error)
         last = float(np.median(mids[-3:]))
         flat = np.abs(mids - last) <= allowed
         moving = np.flatnonzero(~flat)
@@ -49,13 +49,30 @@ class Plateau:
         if gained < -allowed:
             return ()
         before = float(np.median(mids[:2])) - last
-        logs = signal.multiplicative
+        logs = curves.in_log(signal)
         level = math.exp(min(last, 700.0)) if logs else sign * last
         at = int(steps[since * size])
-        numbers = {"level": level, "since": float(at), "share": share, "improvement_before": before, "never_moved": float(since <= 1),
-                   "start": math.exp(min(float(np.median(sign * y[: max(3, size // 4)])), 700.0)) if logs else float(np.median(y[: max(3, size // 4)]))}  # fmt: skip
-        return (Finding("plateau", signal.name, Span(at, int(steps[-1])), size=before, strength=share,
-                        onset=Span(int(steps[max(0, (since - 1) * size)]), at), numbers=Frozen(numbers)),)  # fmt: skip
+        numbers = {
+            "level": level,
+            "since": float(at),
+            "share": share,
+            "improvement_before": before,
+            "never_moved": float(since <= 1),
+            "start": math.exp(min(float(np.median(sign * y[: max(3, size // 4)])), 700.0))
+            if logs
+            else float(np.median(y[: max(3, size // 4)])),
+        }
+        return (
+            Finding(
+                "plateau",
+                signal.name,
+                Span(at, int(steps[-1])),
+                size=before,
+                strength=share,
+                onset=Span(int(steps[max(0, (since - 1) * size)]), at),
+                numbers=Frozen(numbers),
+            ),
+        )
 
 
 DETECTOR = Plateau()

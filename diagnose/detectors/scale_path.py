@@ -36,7 +36,11 @@ class ScalePath:
         quiet = int(falls[0]) if len(falls) else len(logs)
         calm = quiet > max(20, 0.05 * len(logs))  # it stood still before it ever fell: no calibration left
         settled = 0 if calm else self._settled(steps, falls, rises, len(logs))
-        found = [self._finding(signal, steps, logs, 0, settled, calibration=True)] if settled and logs[0] - logs[settled] >= self.halvings else []
+        found = (
+            [self._finding(signal, steps, logs, 0, settled, calibration=True)]
+            if settled and logs[0] - logs[settled] >= self.halvings
+            else []
+        )
         i = max(settled, 0)
         while i < len(logs) - 1:
             end = min(int(np.searchsorted(steps, steps[i] + max(self.within, 6 * signal.steps_per_point), side="right")), len(logs))
@@ -73,11 +77,24 @@ class ScalePath:
 
     def _finding(self, signal: Signal, steps: np.ndarray, logs: np.ndarray, a: int, b: int, *, calibration: bool) -> Finding:
         fell = float(logs[a] - logs[a : b + 1].min())
-        numbers = {"before": 2.0 ** float(min(logs[a], 1000)), "after": 2.0 ** float(min(logs[a : b + 1].min(), 1000)), "halvings": fell, "calibration": float(calibration),
-                   "to_end": float(b >= len(logs) - 1)}  # fmt: skip
+        numbers = {
+            "before": 2.0 ** float(min(logs[a], 1000)),
+            "after": 2.0 ** float(min(logs[a : b + 1].min(), 1000)),
+            "halvings": fell,
+            "calibration": float(calibration),
+            "to_end": float(b >= len(logs) - 1),
+        }
         at = min(a + 1, len(steps) - 1) if not calibration else a
-        return Finding("scale-collapse", signal.name, Span(int(steps[at]), int(steps[b])), direction="down", size=2.0 ** min(fell, 1000.0), strength=fell,
-                       onset=Span(int(steps[a]), int(steps[at])), numbers=Frozen(numbers))  # fmt: skip
+        return Finding(
+            "scale-collapse",
+            signal.name,
+            Span(int(steps[at]), int(steps[b])),
+            direction="down",
+            size=2.0 ** min(fell, 1000.0),
+            strength=fell,
+            onset=Span(int(steps[a]), int(steps[at])),
+            numbers=Frozen(numbers),
+        )
 
     def _floor(self, signal: Signal, steps: np.ndarray, logs: np.ndarray) -> list[Finding]:
         low = float(logs.min())
@@ -87,8 +104,18 @@ class ScalePath:
         if len(logs) - since < 3 or since == 0:
             return []
         at = int(steps[since])
-        return [Finding("scale-floor", signal.name, Span(at, int(steps[-1])), direction="down", size=2.0**low, strength=float(len(logs) - since),
-                        onset=Span(at, at), numbers=Frozen(floor=2.0**low, share=1 - since / len(logs)))]  # fmt: skip
+        return [
+            Finding(
+                "scale-floor",
+                signal.name,
+                Span(at, int(steps[-1])),
+                direction="down",
+                size=2.0**low,
+                strength=float(len(logs) - since),
+                onset=Span(at, at),
+                numbers=Frozen(floor=2.0**low, share=1 - since / len(logs)),
+            )
+        ]
 
 
 DETECTOR = ScalePath()

@@ -38,7 +38,7 @@ class Spike:
         steps, y = curves.kept(signal)
         if len(y) < self.least or not np.ptp(y) > 0:
             return ()
-        logs = signal.multiplicative
+        logs = curves.in_log(signal)
         window = min(self.window, max(20, len(y) // 4))
         base, width = curves.medians_before(y, window)
         floor = max(self.floor if logs else 1e-9 * float(np.abs(y).max()), self._quantum(signal, logs), 0.5 * curves.noise(y))
@@ -55,7 +55,7 @@ class Spike:
     def _quantum(self, signal: Signal, logs: bool) -> float:
         if not signal.resolution:
             return 0.0
-        good = np.abs(signal.values[np.isfinite(signal.values)])
+        good = np.minimum(np.abs(signal.values[np.isfinite(signal.values)]), curves.HUGE)
         level = float(np.median(good)) if logs else 1.0
         return 2.0 * signal.resolution / math.sqrt(12.0) / level if level > 0 else 0.0
 
@@ -78,7 +78,7 @@ class Spike:
         part = np.flatnonzero(high[start : start + self.of])
         return start + int(part[-1]) if len(part) else start
 
-    def _spike(self, signal: Signal, steps: Index, y: Array, z: Array, base: Array, width: Array, a: int, b: int, logs: bool) -> Finding:
+    def _spike(self, signal: Signal, steps: Index, y: Array, z: Array, base: Array, width: Array, a: int, b: int, logs: bool) -> Finding:  # noqa: PLR0917 - the arrays of one look
         level = float(base[a])
         ceiling = level + max(2 * float(width[a]), self.effect)
         after = y[a:]
@@ -88,14 +88,28 @@ class Spike:
         back = top + int(below[0]) if len(below) else -1
         recovered = float(steps[min(back, len(steps) - 1)] - steps[a]) if back >= 0 else math.inf
         peak = float(y[top])
-        numbers = {"base": _plain(level, logs), "peak": _plain(peak, logs), "ratio": math.exp(min(peak - level, 700.0)) if logs else peak - level,
-                   "recovered_after": recovered, "width": float(b - a + 1), "z": float(z[top])}  # fmt: skip
+        numbers = {
+            "base": _plain(level, logs),
+            "peak": _plain(peak, logs),
+            "ratio": math.exp(min(peak - level, 700.0)) if logs else peak - level,
+            "recovered_after": recovered,
+            "width": float(b - a + 1),
+            "z": float(z[top]),
+        }
         end = back if back >= 0 else len(steps) - 1
         onset = Span(int(steps[max(0, a - 1)]) + (a > 0), int(steps[a]))
-        return Finding("spike", signal.name, Span(int(steps[a]), int(steps[max(end, b)])), direction="up", size=numbers["ratio"],
-                       strength=float(min(z[top], 1e9)), onset=onset, numbers=Frozen(numbers))  # fmt: skip
+        return Finding(
+            "spike",
+            signal.name,
+            Span(int(steps[a]), int(steps[max(end, b)])),
+            direction="up",
+            size=numbers["ratio"],
+            strength=float(min(z[top], 1e9)),
+            onset=onset,
+            numbers=Frozen(numbers),
+        )
 
-    def _jumps(self, signal: Signal, steps: Index, y: Array, z: Array, base: Array, covered: np.ndarray, logs: bool) -> list[Finding]:
+    def _jumps(self, signal: Signal, steps: Index, y: Array, z: Array, base: Array, covered: np.ndarray, logs: bool) -> list[Finding]:  # noqa: PLR0917 - the arrays of one look
         far = (z > self.jump_z) & (y - base > self.effect)
         groups = [(a, b) for a, b in curves.runs_of(far & ~covered, 1) if b - a <= 2]
         peaks = [a + int(np.argmax(y[a : b + 1])) for a, b in groups]
@@ -106,12 +120,28 @@ class Spike:
             top = peaks[k]
             others = float(z[peaks[order[place + 1]]]) if place + 1 < len(order) else float(np.max(quiet, initial=1.0))
             level, peak = float(base[top]), float(y[top])
-            numbers = {"base": _plain(level, logs), "peak": _plain(peak, logs), "ratio": math.exp(min(peak - level, 700.0)) if logs else peak - level,
-                       "z": float(min(z[top], 1e9)), "rank": float(z[top]) / max(others, 1.0), "others": float(np.quantile(quiet, 0.999)),
-                       "count": float(len(peaks))}  # fmt: skip
+            numbers = {
+                "base": _plain(level, logs),
+                "peak": _plain(peak, logs),
+                "ratio": math.exp(min(peak - level, 700.0)) if logs else peak - level,
+                "z": float(min(z[top], 1e9)),
+                "rank": float(z[top]) / max(others, 1.0),
+                "others": float(np.quantile(quiet, 0.999)),
+                "count": float(len(peaks)),
+            }
             at = Span(int(steps[groups[k][0]]), int(steps[groups[k][1]]))
-            found.append(Finding("jump", signal.name, at, direction="up", size=numbers["ratio"], strength=numbers["z"],
-                                 onset=Span(at.first_step, at.first_step), numbers=Frozen(numbers)))  # fmt: skip
+            found.append(
+                Finding(
+                    "jump",
+                    signal.name,
+                    at,
+                    direction="up",
+                    size=numbers["ratio"],
+                    strength=numbers["z"],
+                    onset=Span(at.first_step, at.first_step),
+                    numbers=Frozen(numbers),
+                )
+            )
         return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose import curves
 from diagnose.model import Finding, Frozen, Signal, Span
 
 
@@ -27,7 +28,7 @@ class Stalls:
     def detect(self, signal: Signal) -> tuple[Finding, ...]:
         """`size` is the slow points' median over the median; `strength` is the number of slow points."""
         good = np.isfinite(signal.values) & (signal.values > 0)
-        steps, v = signal.steps[good], signal.values[good]
+        steps, v = signal.steps[good], np.minimum(signal.values[good], curves.HUGE)
         if len(v) < self.least:
             return ()
         middle = float(np.median(v))
@@ -45,8 +46,18 @@ class Stalls:
             level = float(np.median(v[at]))
             lost = float((v[at] - middle).sum() / v.sum())
             numbers = {"period_steps": usual, "share": lost, "ratio": level / middle, "count": float(len(at)), "slow_s": level}
-            return (Finding("stalls", signal.name, Span(int(steps[at[0]]), int(steps[at[-1]])), direction="up", size=level / middle,
-                            strength=float(len(at)), onset=Span(int(steps[at[0]]), int(steps[at[0]])), numbers=Frozen(numbers)),)  # fmt: skip
+            return (
+                Finding(
+                    "stalls",
+                    signal.name,
+                    Span(int(steps[at[0]]), int(steps[at[-1]])),
+                    direction="up",
+                    size=level / middle,
+                    strength=float(len(at)),
+                    onset=Span(int(steps[at[0]]), int(steps[at[0]])),
+                    numbers=Frozen(numbers),
+                ),
+            )
         return ()
 
 

@@ -22,7 +22,14 @@ STEP_COLUMNS = (
     ("tokens", "tokens"), ("epoch", "epoch"),
 )  # fmt: skip
 _ABSENT = frozenset({"", "na", "n/a", "none", "null"})
-_WORDS = {"nan": float("nan"), "inf": float("inf"), "infinity": float("inf"), "-inf": float("-inf"), "-infinity": float("-inf"), "+inf": float("inf")}
+_WORDS = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "infinity": float("inf"),
+    "-inf": float("-inf"),
+    "-infinity": float("-inf"),
+    "+inf": float("inf"),
+}
 _MOST_COLUMNS = 20_000
 
 
@@ -61,7 +68,9 @@ def claims(path: Path) -> bool:
         if len(header) < 2 or column is None or any(number(h) is not None for h in header):
             return False
         rows = list(csv.reader(lines[1:12], delimiter=separator))
-        good = [r for r in rows if len(r) == len(header) and number(r[column[0]]) is not None and sum(number(c) is not None for c in r) >= 2]
+        good = [
+            r for r in rows if len(r) == len(header) and number(r[column[0]]) is not None and sum(number(c) is not None for c in r) >= 2
+        ]
         return len(good) >= 0.5 * len(rows)
     except Exception:
         return False

@@ -86,7 +86,7 @@ def _series(rows: Sequence[Any], source: int) -> list[RawSeries]:
     steps: dict[str, list[int]] = {}
     values: dict[str, list[float]] = {}
     for row in rows:
-        if not isinstance(row, dict) or "train_runtime" in row and "loss" not in row:
+        if not isinstance(row, dict) or ("train_runtime" in row and "loss" not in row):
             continue
         step = _value(row.get("step"))
         if step is None or not abs(step) < 2**62:

@@ -539,7 +539,7 @@ def test_gradient_histograms_keep_their_edges_and_norm(tmp_path):
 
 def test_tracebacks_memory_errors_and_dropped_points_are_heard_in_pieces(tmp_path):
     text = (
-        "step 1\n[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a.py\", line 1\n"
+        'step 1\n[rank3]: Traceback (most recent call last):\n[rank3]:   File "a.py", line 1\n'
         "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
         "wandb: WARNING Tried to log to step 15 that is less than the current step 20. Steps must be\n"
         "wandb: WARNING Step must only increase in log calls.  Step 110 < 161; dropping {'a': 1}.\n"

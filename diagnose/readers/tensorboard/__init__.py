@@ -22,7 +22,7 @@ from typing import Any
 from diagnose.model import Event, Frozen, Problem, Setting, Source
 from diagnose.parts import RawRun, RawSeries, Reader
 from diagnose.readers.tensorboard import wire
-from diagnose.readers.tensorboard.checksum import checksum, masked
+from diagnose.readers.tensorboard.crc import checksum, masked
 from diagnose.readers.tensorboard.frames import FRAME, HEADER
 from diagnose.readers.tensorboard.log import GZIP, Log, read_log
 
@@ -80,7 +80,7 @@ def _first_tags(path: Path) -> list[bytes]:
             spans = [s.tag for s in parsed.slots] + [o.tag for o in parsed.others]
             tags += [payload[slice(*span)] for span in spans]
             at += FRAME + length
-    except (OSError, ValueError, zlib.error, wire.Malformed):
+    except (OSError, ValueError, zlib.error):
         pass
     return tags
 
@@ -192,11 +192,13 @@ def _series(log: Log, source: int) -> list[RawSeries]:
         if part is not None:
             name, group = f"{name}/{part}", "/".join(inner[:-1])
         if name == "hp_metric":  # Lightning writes -1 when no metric was given
-            steps, times, values = (_frozen(column[values != -1]) for column in (steps, times, values))
-            if not len(values):
-                continue
-        axis = "samples" if name.startswith(_SAMPLES) else "step"
-        found.append(RawSeries(name, steps, values, times=times, rank=rank, axis=axis, group=group, source=source))
+            said = values != -1
+            columns = (_frozen(steps[said]), _frozen(values[said]), _frozen(times[said]))
+        else:
+            columns = (steps, values, times)
+        if len(columns[0]):
+            axis = "samples" if name.startswith(_SAMPLES) else "step"
+            found.append(RawSeries(name, columns[0], columns[1], times=columns[2], rank=rank, axis=axis, group=group, source=source))
     return found
 
 

@@ -19,7 +19,8 @@ from diagnose.readers.tensorboard.wire import Span, fields, varint
 
 # text tags that hold a configuration: HF's `args` and `model_config`, Coqui's `model-config`, `hyperparameters` of CleanRL, ...
 CONFIG_TAG = re.compile(
-    r"(?:^|[/_.-])(?:configs?|configuration|args|arguments|hparams|hyper_?param(?:eter)?s|params|parameters|settings|flags|options|cfg)$", re.I
+    r"(?:^|[/_.-])(?:configs?|configuration|args|arguments|hparams|hyper_?param(?:eter)?s|params|parameters|settings|flags|options|cfg)$",
+    re.I,
 )
 ARGUMENT_TAG = re.compile(r"[a-z][a-z0-9_]{0,60}$")  # Megatron writes each argument as a text of its own, named by the argument
 ARGUMENTS_AT_LEAST = 20  # such texts in one file; Megatron has more than 300, a logger of samples has a few

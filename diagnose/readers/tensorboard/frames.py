@@ -17,7 +17,7 @@ from struct import Struct
 import numpy as np
 
 from diagnose.model import Problem
-from diagnose.readers.tensorboard.checksum import ZERO_LENGTH, Bytes, Places, all_agree, checksum, masked, of_eight, words
+from diagnose.readers.tensorboard.crc import ZERO_LENGTH, Bytes, Places, all_agree, checksum, masked, of_eight, words
 
 WINDOW = 8 << 20  # bytes; larger ones are not faster (the decoding of one fits the processor's cache)
 FRAME = 16  # bytes around a payload
@@ -82,7 +82,8 @@ class Frames:
 
     def __init__(self, stream: BufferedIOBase, size: int, damage: Damage) -> None:
         self._stream, self._size, self._damage = stream, size, damage
-        self._data: Bytes = np.zeros(max(min(WINDOW, size), FRAME), np.uint8)
+        self._bytes = bytearray(max(min(WINDOW, size), FRAME))
+        self._data: Bytes = np.frombuffer(self._bytes, np.uint8)  # the same memory
         self._base = self._filled = 0
         self._final = False
         self._lost: int | None = None  # where in the file reading stopped; None while records follow each other
@@ -93,8 +94,7 @@ class Frames:
     def __iter__(self) -> Iterator[Window]:
         while not self._final or self._filled:
             self._fill()
-            starts, lengths, used = self._walk() if self._lost is None else ([], [], 0)
-            first, sizes = np.array(starts, np.int64), np.array(lengths, np.int64)
+            first, sizes, used = self._walk()
             if not all_agree(self._data, first, sizes):
                 first, sizes, used = first[:0], sizes[:0], 0
             if used < self._filled and not (self._incomplete(used) and used):
@@ -107,7 +107,7 @@ class Frames:
         self._finish()
 
     def _fill(self) -> None:
-        view = memoryview(self._data)  # type: ignore[arg-type]
+        view = memoryview(self._bytes)
         while self._filled < len(view) and self._base + self._filled < self._size:
             got = self._stream.readinto(view[self._filled :])
             if not got:
@@ -127,19 +127,18 @@ class Frames:
         self._base += used
         self._filled = rest
 
-    def _walk(self) -> tuple[list[int], list[int], int]:
-        """Follows the lengths, checking nothing."""
-        starts, lengths = [], []
-        at, end, data = 0, self._filled, memoryview(self._data)  # type: ignore[arg-type]
-        last = end - FRAME
+    def _walk(self) -> tuple[Places, Places, int]:
+        """Follows the lengths, checking nothing: starts, lengths, and where the last whole record ends."""
+        starts: list[int] = []
+        at, end, data, add, length_at = 0, self._filled, self._bytes, starts.append, _LENGTH
+        last = end - FRAME if self._lost is None else -1
         while at <= last:
-            (length,) = _LENGTH(data, at)
-            if length > last - at:
-                break
-            starts.append(at)
-            lengths.append(length)
-            at += length + FRAME
-        return starts, lengths, at
+            add(at)
+            at += length_at(data, at)[0] + FRAME
+        if at > end:
+            at = starts.pop()
+        edges = np.array([*starts, at], np.int64)
+        return edges[:-1], np.diff(edges) - FRAME, at
 
     def _incomplete(self, at: int) -> bool:
         """Whether a record begins here that more of the file will complete in one window."""
@@ -203,8 +202,8 @@ class Frames:
         return starts, lengths, at
 
     def _agrees(self, at: int, length: int) -> bool:
-        stored = _WORD(self._data[at + HEADER + length : at + FRAME + length].tobytes())[0]
-        return masked(checksum(self._data[at + HEADER : at + HEADER + length])) == stored
+        (stored,) = _WORD(self._bytes, at + HEADER + length)
+        return bool(masked(checksum(self._data[at + HEADER : at + HEADER + length])) == stored)
 
     def _follows(self, places: list[int], after: int) -> bool:
         """Whether a record or the file's end stands behind a wrong payload, so that its frame is whole."""

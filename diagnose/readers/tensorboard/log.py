@@ -94,7 +94,7 @@ def _text(data: bytes) -> str:
 def _take(log: Log, record: Record, damage: Damage) -> None:
     """What a record holds besides numbers."""
     place, payload, parsed = record
-    if parsed is None:
+    if parsed.broken:
         damage.say(place, "records that are no events", f"a record of {len(payload)} bytes is not an event though its checksum is right")
         return
     try:
@@ -107,8 +107,8 @@ def _take(log: Log, record: Record, damage: Damage) -> None:
             _session(log, place, payload, parsed)
         for tag, metadata in parsed.metadata:
             _metadata(log, place, payload, tag, metadata)
-        for k, other in enumerate(parsed.others):
-            _other(log, place, k, payload, parsed, other)
+        for other in parsed.others:
+            _other(log, record, other)
     except (Malformed, IndexError):
         damage.say(place, "values that can't be decoded", f"a value in a record of {len(payload)} bytes can't be decoded")
 
@@ -153,12 +153,13 @@ def _settle(log: Log, found: dict[str, Any], place: int) -> None:
         log.settings[name] = Setting(name, value, spelled=name, where=f"{log.path}@{place}")
 
 
-def _other(log: Log, place: int, k: int, payload: bytes, parsed: Parsed, other: Other) -> None:
+def _other(log: Log, record: Record, other: Other) -> None:
+    place, payload, parsed = record
     tag = payload[slice(*other.tag)]
     if other.kind == "histo":
-        _summarise(log, place + k, tag, of_histogram(payload, other.at), payload, parsed)
+        _summarise(log, record, tag, of_histogram(payload, other.at))
     elif other.kind == "tensor" and len(other.dims) == 2 and other.dims[1] == 3 and log.plugins.get(tag, b"histograms") == b"histograms":
-        _summarise(log, place + k, tag, of_table(payload, other.at), payload, parsed)
+        _summarise(log, record, tag, of_table(payload, other.at))
     elif other.kind == "strings":
         text = "\n".join(_text(payload[a:b]) for key, a, b in wire.fields(payload, *other.at) if key == 0x42)
         name = _text(tag)
@@ -166,11 +167,12 @@ def _other(log: Log, place: int, k: int, payload: bytes, parsed: Parsed, other: 
             log.texts[name] = (text, place, step_of(payload, parsed), time_of(payload, parsed))
         else:
             log.other_tags.setdefault(name, "text")
-    elif (other.kind != "empty" or not tag.startswith(b"_hparams_/")) and len(log.other_tags) < _MOST_TEXTS:
+    elif not tag.startswith(b"_hparams_/") and len(log.other_tags) < _MOST_TEXTS:
         log.other_tags.setdefault(_text(tag), other.kind)
 
 
-def _summarise(log: Log, place: int, tag: bytes, said: Summary, payload: bytes, parsed: Parsed) -> None:
+def _summarise(log: Log, record: Record, tag: bytes, said: Summary) -> None:
+    place, payload, parsed = record
     step, time = step_of(payload, parsed), time_of(payload, parsed)
     for name in SUMMARIES:
         if name in said:

@@ -30,7 +30,7 @@ def _e4m3_table() -> Floats:
     bits = np.arange(256)
     power, part = (bits >> 3) & 15, bits & 7
     size = np.where(power == 0, part * 2.0**-9, (8 + part) * 2.0 ** (power - 10.0))
-    value = np.where(bits & 128, -size, size)
+    value: Floats = np.where(bits & 128, -size, size)
     value[[0x7F, 0xFF]] = np.nan
     return value
 
@@ -40,12 +40,12 @@ _E4M3 = _e4m3_table()
 
 def _of_bits(code: str, bits: NDArray[np.uint64]) -> Floats:
     if code == "|b1":
-        return (bits != 0).astype(np.float64)
+        return np.asarray(bits != 0, np.float64)
     if code == "bfloat16":
-        return (bits.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        return np.asarray((bits.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32), np.float64)
     if code == "<f2":
         return bits.astype(np.uint16).view(np.float16).astype(np.float64)
-    return bits.astype(f"<u{code[-1]}").view(code).astype(np.float64)
+    return np.asarray(bits.astype(f"<u{code[-1]}").view(code), np.float64)
 
 
 def numbers(code: str, rows: Rows) -> Floats:
@@ -85,7 +85,7 @@ def of_histogram(data: bytes, place: wire.Span) -> Summary:
     right, held = _doubles(data, found, 6), _doubles(data, found, 7)
     if len(right) and len(right) == len(held):
         left = np.concatenate([[low], right[:-1]])
-        zeros = _zeros(low, high, left, right, held, count)
+        zeros = _zeros(low, high, left, right, held)
         if zeros is not None:
             said["zeros"] = zeros
     return said
@@ -113,7 +113,7 @@ def of_table(data: bytes, place: wire.Span) -> Summary:
     low, high = float(left[some][0]), float(right[some][-1])
     with np.errstate(all="ignore"):
         said = _moments(low, high, count, float(np.sum(held[some] * centre)), float(np.sum(held[some] * centre**2)))
-    zeros = _zeros(low, high, left, right, held, count)
+    zeros = _zeros(low, high, left, right, held)
     if zeros is not None:
         said["zeros"] = zeros
     return said
@@ -129,8 +129,9 @@ def _moments(low: float, high: float, count: float, total: float, squares: float
 _NARROW = 1e-6  # of the largest value; the buckets beside 0 of TF and torch are 1e-12 wide, TF2's are 1/30 of the range
 
 
-def _zeros(low: float, high: float, left: Floats, right: Floats, held: Floats, count: float) -> float | None:
+def _zeros(low: float, high: float, left: Floats, right: Floats, held: Floats) -> float | None:
     """The share of values that are 0, or None when the bucket that holds 0 is too wide to tell."""
+    count = float(np.sum(held))
     if low > 0 or high < 0:
         return 0.0
     if low == high == 0:

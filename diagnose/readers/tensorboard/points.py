@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from diagnose.model import Floats, Steps
 from diagnose.readers.tensorboard import wire
-from diagnose.readers.tensorboard.checksum import Bytes, Places
+from diagnose.readers.tensorboard.crc import Bytes, Places
 from diagnose.readers.tensorboard.frames import Window
 from diagnose.readers.tensorboard.numbers import integers, numbers
-from diagnose.readers.tensorboard.wire import Malformed, Parsed
+from diagnose.readers.tensorboard.wire import Parsed
 
 _PATTERNS = 16  # of one length in one window; a writer has two or three, and each costs a comparison of all
 _FEW = 6  # records; parsing so many one by one is as fast as comparing columns
@@ -103,20 +103,18 @@ def decode(window: Window, points: Points) -> Iterator[Record]:
 def _one_by_one(window: Window, starts: Places, size: int, points: Points) -> Iterator[Record]:
     for start in starts.tolist():
         record = _parse(window, start, size)
-        if record[2] is not None:
-            _add(record[0], record[1], record[2], points)
-        yield record  # type: ignore[misc]
+        _add(record, points)
+        if not record[2].plain or record[2].metadata:
+            yield record
 
 
-def _parse(window: Window, start: int, size: int) -> tuple[int, bytes, Parsed | None]:
+def _parse(window: Window, start: int, size: int) -> Record:
     payload = window.data[start : start + size].tobytes()
-    try:
-        return window.base + start, payload, wire.event(payload)
-    except Malformed:
-        return window.base + start, payload, None
+    return window.base + start, payload, wire.event(payload)
 
 
-def _add(place: int, payload: bytes, parsed: Parsed, points: Points) -> None:
+def _add(record: Record, points: Points) -> None:
+    place, payload, parsed = record
     step, time = step_of(payload, parsed), time_of(payload, parsed)
     for k, slot in enumerate(parsed.slots):
         points.add(place + k, payload[slice(*slot.tag)], step, time, _number(payload, slot))
@@ -146,10 +144,9 @@ def _by_pattern(window: Window, starts: Places, size: int, points: Points) -> It
             break
         record = _parse(window, int(starts[0]), size)
         parsed = record[2]
-        yield record  # type: ignore[misc]
-        if parsed is None or not parsed.plain:
-            if parsed is not None:
-                _add(record[0], record[1], parsed, points)
+        yield record
+        if not parsed.plain:
+            _add(record, points)
             rows, starts = rows[1:], starts[1:]
             continue
         same = _matches(rows, parsed)
@@ -202,5 +199,7 @@ def _tag_ids(rows: Bytes, tags: dict[bytes, int]) -> NDArray[np.uint32]:
         ids[left[same]] = tags.setdefault(part[0].tobytes(), len(tags))
         left = left[~same]
     names = np.ascontiguousarray(rows[left]).view(f"V{rows.shape[1]}").ravel().tolist()
-    ids[left] = [tags.setdefault(name, len(tags)) for name in names]
+    for name in set(names).difference(tags):
+        tags[name] = len(tags)
+    ids[left] = np.fromiter(map(tags.__getitem__, names), np.uint32, len(names))
     return ids

@@ -102,14 +102,16 @@ class Parsed:
     file_version: Span = NOWHERE
     session: Span = NOWHERE
     writer: Span = NOWHERE
+    broken: bool = False  # no event, though its checksum may be right
 
     @property
     def plain(self) -> bool:
-        return not (self.others or self.session != NOWHERE or self.file_version != NOWHERE or self.writer != NOWHERE)
+        """Whether it holds numbers only, so that it can be a pattern."""
+        return not (self.broken or self.others or self.session != NOWHERE or self.file_version != NOWHERE or self.writer != NOWHERE)
 
 
 def event(data: bytes) -> Parsed:
-    """Parses one payload; Malformed when it isn't an event."""
+    """Parses one payload; what is no event holds nothing and is `broken`."""
     parsed = Parsed()
     try:
         for key, begin, end in fields(data, 0, len(data)):
@@ -127,8 +129,8 @@ def event(data: bytes) -> Parsed:
                 parsed.session = (begin, end)
             elif key == 0x52:
                 parsed.writer = (begin, end)
-    except IndexError:
-        raise Malformed from None
+    except (IndexError, Malformed):
+        return Parsed(broken=True)
     return parsed
 
 
@@ -183,7 +185,8 @@ _WIDTHS = {"<f4": 4, "<f8": 8, "e5m2": 1, "e4m3": 1}  # of elements in *_val lis
 
 def tensor_parts(data: bytes, place: Span) -> tuple[int, tuple[int, ...], Span, list[tuple[int, int, int]]]:
     """Of a TensorProto: dtype, dimensions, where tensor_content stands, and all fields."""
-    dtype, dims, content = 0, (), NOWHERE
+    dtype, content = 0, NOWHERE
+    dims: tuple[int, ...] = ()
     found = fields(data, *place)
     for key, begin, end in found:
         if key == 0x08:

@@ -89,7 +89,7 @@ ZERO_LENGTH = masked(_slow(bytes(8)))  # of an empty record, 0x07980329; eight z
 
 def words(data: Bytes) -> NDArray[np.uint32]:
     """The little-endian word at every byte offset, as a view."""
-    return np.ndarray((max(len(data) - 3, 0),), "<u4", data, 0, (1,))  # type: ignore[call-overload,no-any-return]
+    return np.ndarray((max(len(data) - 3, 0),), "<u4", data, 0, (1,))
 
 
 def of_eight(data: Bytes, at: Places) -> NDArray[np.uint32]:
@@ -130,7 +130,7 @@ def _all_agree_slowly(data: Bytes, starts: Places, lengths: Places) -> bool:
         state[:alive] = TABLES[0][(part ^ data[at[:alive] + k]) & np.uint32(255)] ^ (part >> np.uint32(8))
     if not bool(np.all(masked_array(state ^ np.uint32(_ONES)) == stored[at + sizes])):
         return False
-    for k in np.flatnonzero(lengths > _LONG):
+    for k in np.flatnonzero(lengths > _LONG).tolist():
         begin, size = int(starts[k]) + 12, int(lengths[k])
         if masked(_slow(data[begin : begin + size])) != int(stored[begin + size]):
             return False
