@@ -68,7 +68,16 @@ def score_corpus(corpus: Path, preds: Path, jobs: int, per_run: bool) -> tuple[d
             print("RULE FAILED", i, failure)
     unread = [i for i, r in zip(ids, results, strict=True) if r["unread"]]
     out = preds.with_suffix(".score.json")
-    args = [sys.executable, str(corpus / "score.py"), str(preds), "--map", str(KINDS), "--json", str(out), *(["--per-run"] if per_run else [])]
+    args = [
+        sys.executable,
+        str(corpus / "score.py"),
+        str(preds),
+        "--map",
+        str(KINDS),
+        "--json",
+        str(out),
+        *(["--per-run"] if per_run else []),
+    ]
     base = subprocess.run(args, capture_output=True, text=True, check=True)
     major = subprocess.run([*args, "--min-severity", "major"], capture_output=True, text=True, check=True)
     at_major = json.loads(out.read_text())["summary"]
@@ -89,8 +98,15 @@ def score_cases(cases: Path) -> list[dict[str, Any]]:
             said = judged(str(path)) if path else {"unread": "no such file", "findings": []}
             ranks = {"info": 0, "minor": 1, "major": 2, "critical": 3}
             worst = max((ranks[f["severity"]] for f in said["findings"]), default=-1)
-            rows.append({"case": name, "expect": row.get("expect", ""), "worst": worst, "unread": said["unread"],
-                         "said": ", ".join(f"{f['kind']} ({f['severity']})" for f in said["findings"])})  # fmt: skip
+            rows.append(
+                {
+                    "case": name,
+                    "expect": row.get("expect", ""),
+                    "worst": worst,
+                    "unread": said["unread"],
+                    "said": ", ".join(f"{f['kind']} ({f['severity']})" for f in said["findings"]),
+                }
+            )
     return rows
 
 
@@ -112,7 +128,11 @@ def table(summary: dict[str, Any], unread: int, cases: dict[str, str] | None) ->
         ("event recall", f"{s['recall']:.2f}", "0.30"),
         ("macro recall over kinds", f"{s['macro_recall']:.2f}", ""),
         ("precision at minor or above", f"{s['precision']:.2f}", "0.65"),
-        ("false alarms a healthy run, minor or above", f"{s['false_alarms_per_healthy_run']:.3f} ({s['healthy_runs_with_alarm']} of {s['healthy_runs']} runs)", "0.12"),
+        (
+            "false alarms a healthy run, minor or above",
+            f"{s['false_alarms_per_healthy_run']:.3f} ({s['healthy_runs_with_alarm']} of {s['healthy_runs']} runs)",
+            "0.12",
+        ),
         ("false alarms a healthy run, major or above", f"{s['false_alarms_major']:.3f} ({s['healthy_runs_alarmed_major']} runs)", ""),
         ("onset, median error in steps", f"{s['onset_median_error']}", ""),
         ("cause named first", f"{s['cause_accuracy']:.2f}", "0.13"),
@@ -124,7 +144,14 @@ def table(summary: dict[str, Any], unread: int, cases: dict[str, str] | None) ->
     ]
     lines = ["| measure | diagnose | best peer on raw files |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
     if cases:
-        lines += ["", "Pasted cases (severity as a good tool would say it):", "", "| expected | right |", "|---|---|", *(f"| {k} | {v} |" for k, v in cases.items())]
+        lines += [
+            "",
+            "Pasted cases (severity as a good tool would say it):",
+            "",
+            "| expected | right |",
+            "|---|---|",
+            *(f"| {k} | {v} |" for k, v in cases.items()),
+        ]
     return "\n".join(lines)
 
 
@@ -153,8 +180,11 @@ def main() -> None:
         if args.results:
             from diagnose.engine import MADE_BY
 
-            head = "# Accuracy\n\nWritten by `python bench/score.py --corpus DIR --cases DIR --results bench/RESULTS.md` on the development part of the corpus"
-            args.results.write_text(f"{head}, {MADE_BY}.\n\n{table(summary, unread, cases)}\n\n```\n{text.strip()}\n```\n", encoding="utf-8")
+            command = "python bench/score.py --corpus DIR --cases DIR --results bench/RESULTS.md"
+            head = f"# Accuracy\n\nWritten by `{command}` on the development part of the corpus"
+            args.results.write_text(
+                f"{head}, {MADE_BY}.\n\n{table(summary, unread, cases)}\n\n```\n{text.strip()}\n```\n", encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

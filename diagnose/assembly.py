@@ -25,7 +25,32 @@ from diagnose.table import Run, Series, attempts_of, ordered
 MAX_FILES = 200_000  # of a folder; what lies beyond is said, not read
 MAX_DEPTH = 16
 _NEVER = frozenset(
-    [".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npz", ".npy", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".mp4", ".py", ".pyc", ".so", ".md", ".html", ".css", ".js", ".ipynb", ".whl", ".onnx"]
+    [
+        ".pt",
+        ".pth",
+        ".bin",
+        ".safetensors",
+        ".ckpt",
+        ".npz",
+        ".npy",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".svg",
+        ".pdf",
+        ".mp4",
+        ".py",
+        ".pyc",
+        ".so",
+        ".md",
+        ".html",
+        ".css",
+        ".js",
+        ".ipynb",
+        ".whl",
+        ".onnx",
+    ]
 )  # files that no log format uses; named so that a folder of checkpoints is not opened file by file
 _SKIP_DIRS = frozenset({".git", "__pycache__", "node_modules", ".venv", "site-packages", "latest-run"})
 
@@ -164,14 +189,14 @@ def _joined(root: Path, logs: Sequence[tuple[Reader, Path, Path]], configured: s
     for reader, _, home in logs:
         formats.setdefault(home, set()).add(reader.id)
     out = {}
-    for home in formats:
+    for home, mine in formats.items():
         out[home] = home
         for above in list(home.parents)[:3]:
             if above != root and root not in above.parents:
                 break
             if above not in formats and above not in configured:
                 continue
-            rivals = [h for h in formats if h != home and (above == h or above in h.parents) and formats[h] & formats[home]]
+            rivals = [h for h in formats if h != home and (above == h or above in h.parents) and formats[h] & mine]
             if not rivals:
                 out[home] = above
             break
@@ -230,9 +255,16 @@ def assemble(raws: Sequence[RawRun], *, name: str, path: str = "", problems: Ite
     unit = _main_axis(found, per_step)
     series = _merge(found, unit, per_step)
     return Run(
-        name, path, unit, series,
-        settings=tuple(logged), events=tuple(events), sources=tuple(sources), problems=tuple(odd), facts=Frozen(facts),
-    )  # fmt: skip
+        name,
+        path,
+        unit,
+        series,
+        settings=tuple(logged),
+        events=tuple(events),
+        sources=tuple(sources),
+        problems=tuple(odd),
+        facts=Frozen(facts),
+    )
 
 
 def _axis(series: RawSeries) -> str:

@@ -52,9 +52,15 @@ def judge(run: Run) -> Report:
     ready = stage.build(run)
     findings = examine(ready.by_name, ready.masks, ready.facts)
     case = Case(
-        run.name, run.step_unit, signals=ready.by_name, findings=findings, events=ready.events, settings=ready.settings,
-        masks=ready.masks, facts=ready.facts,
-    )  # fmt: skip
+        run.name,
+        run.step_unit,
+        signals=ready.by_name,
+        findings=findings,
+        events=ready.events,
+        settings=ready.settings,
+        masks=ready.masks,
+        facts=ready.facts,
+    )
     outcomes = judge_case(case)
     return _report(run, ready, findings, outcomes)
 
@@ -71,8 +77,16 @@ def judge_signals(
     ready = stage.build(Run("example", series=series, events=tuple(events), settings=spelled))
     known = {**{s.name: s for s in spelled}, **ready.settings}
     findings = examine(ready.by_name, ready.masks, ready.facts)
-    case = Case("example", "step", signals=ready.by_name, findings=findings, events=tuple(events), settings=Frozen(known),
-                masks=ready.masks, facts=ready.facts)  # fmt: skip
+    case = Case(
+        "example",
+        "step",
+        signals=ready.by_name,
+        findings=findings,
+        events=tuple(events),
+        settings=Frozen(known),
+        masks=ready.masks,
+        facts=ready.facts,
+    )
     return case, judge_case(case)
 
 
@@ -100,12 +114,24 @@ def examine(named: Mapping[str, Signal], masks: Sequence[Mask] = (), facts: Mapp
 # which known event explains which shape on which signal: knowledge 0.3, column "what it explains"
 _EXPLAINS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "X1": (("level-shift", "drift", "jump"), ("loss/", "grad_norm", "accuracy", "noise_scale"), ("down", "up", "none")),
-    "X2": (("level-shift", "spike", "growth", "divergence", "period", "drift", "plateau", "alternation"), ("loss/", "grad_norm", "accuracy", "noise_scale"), ()),
-    "X3": (("level-shift", "jump", "spike", "drift", "growth", "divergence"), ("loss/", "grad_norm", "time/", "throughput/", "noise_scale", "mfu"), ()),
-    "X4": (("level-shift", "jump", "spike", "drift", "growth", "divergence", "plateau"), ("loss/", "grad_norm", "time/", "throughput/", "noise_scale", "mfu"), ()),
+    "X2": (
+        ("level-shift", "spike", "growth", "divergence", "period", "drift", "plateau", "alternation"),
+        ("loss/", "grad_norm", "accuracy", "noise_scale"),
+        (),
+    ),
+    "X3": (
+        ("level-shift", "jump", "spike", "drift", "growth", "divergence"),
+        ("loss/", "grad_norm", "time/", "throughput/", "noise_scale", "mfu"),
+        (),
+    ),
+    "X4": (
+        ("level-shift", "jump", "spike", "drift", "growth", "divergence", "plateau"),
+        ("loss/", "grad_norm", "time/", "throughput/", "noise_scale", "mfu"),
+        (),
+    ),
     "X5": (("level-shift", "jump", "spike", "growth", "drift", "divergence"), ("loss/", "grad_norm", "lr", "time/", "throughput/"), ()),
     "X12": (("jump",), ("loss/", "grad_norm"), ()),
-}  # fmt: skip
+}
 
 
 def _explained(finding: Finding, masks: Sequence[Mask]) -> tuple[str, ...]:
@@ -148,13 +174,11 @@ def _settled(outcomes: tuple[Outcome, ...], case: Case) -> tuple[Outcome, ...]:
     fired = {d.rule: d for o in outcomes for d in o.diagnoses}
     slack = case.near(10, 0.05)
 
+    def meets(d: Diagnosis, other: Diagnosis) -> bool:
+        return d.onset is None or other.onset is None or d.onset.overlaps(other.onset, slack)
+
     def yields(d: Diagnosis) -> bool:
-        return any(
-            r in fired
-            and d.rule not in fired[r].rivals
-            and (d.onset is None or fired[r].onset is None or d.onset.overlaps(fired[r].onset, slack))
-            for r in d.rivals
-        )
+        return any(r in fired and d.rule not in fired[r].rivals and meets(d, fired[r]) for r in d.rivals)
 
     out = []
     for outcome in outcomes:
@@ -172,9 +196,13 @@ def _report(run: Run, ready: stage.Signals, findings: tuple[Finding, ...], outco
     rested = {e.about for o in outcomes for d in o.diagnoses for e in d.evidence}
     spans = [d.onset for o in outcomes for d in o.diagnoses if d.onset is not None]
     unexplained = tuple(
-        f.id for f in findings
-        if f.id not in rested and not f.masks and f.kind not in ("jump", "jump-in-schedule", "plateau") and not any(f.onset.overlaps(s, 5) for s in spans)
-    )  # fmt: skip
+        f.id
+        for f in findings
+        if f.id not in rested
+        and not f.masks
+        and f.kind not in ("jump", "jump-in-schedule", "plateau")
+        and not any(f.onset.overlaps(s, 5) for s in spans)
+    )
     missing: dict[str, list[str]] = {}
     for outcome in outcomes:
         for name in outcome.missing if outcome.status is Status.NOT_APPLICABLE else ():
@@ -182,17 +210,33 @@ def _report(run: Run, ready: stage.Signals, findings: tuple[Finding, ...], outco
     framework = str(ready.facts.get("framework", ""))
     advice = {n: logging_snippet(n.split("|")[0].removesuffix("/*"), framework or None) for n in missing}
     facts = {
-        "name": run.name, "path": run.path, "step_unit": run.step_unit, "first_step": ready.facts["first_step"],
-        "last_step": ready.facts["last_step"], "points": run.points, "attempts": ready.facts.get("attempts", 1), "framework": framework,
+        "name": run.name,
+        "path": run.path,
+        "step_unit": run.step_unit,
+        "first_step": ready.facts["first_step"],
+        "last_step": ready.facts["last_step"],
+        "points": run.points,
+        "attempts": ready.facts.get("attempts", 1),
+        "framework": framework,
         "signals": len(ready.by_name),
-    }  # fmt: skip
+    }
     used = {f.signal for f in findings}
     report = Report(
-        Frozen(facts), "", outcomes=outcomes, findings=findings, unexplained=unexplained, masks=ready.masks,
-        curves=_curves(ready.by_name, used), events=run.events, settings=tuple(s for _, s in sorted(ready.settings.items())),
-        sources=run.sources, problems=run.problems, missing=Frozen({k: tuple(v) for k, v in missing.items()}),
-        advice=Frozen({k: v for k, v in advice.items() if v}), made_by=MADE_BY,
-    )  # fmt: skip
+        Frozen(facts),
+        "",
+        outcomes=outcomes,
+        findings=findings,
+        unexplained=unexplained,
+        masks=ready.masks,
+        curves=_curves(ready.by_name, used),
+        events=run.events,
+        settings=tuple(s for _, s in sorted(ready.settings.items())),
+        sources=run.sources,
+        problems=run.problems,
+        missing=Frozen({k: tuple(v) for k, v in missing.items()}),
+        advice=Frozen({k: v for k, v in advice.items() if v}),
+        made_by=MADE_BY,
+    )
     return replace(report, verdict=verdict(report))
 
 

@@ -26,7 +26,7 @@ class Frozen(dict[str, Any]):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("this mapping is frozen")
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Frozen, (dict(self),)

@@ -68,7 +68,7 @@ def stitch(steps: Steps, attempts: NDArray[np.int16]) -> NDArray[np.int64]:
     if not len(order):
         return order
     last = np.append(steps[order][1:] != steps[order][:-1], True)
-    return order[last]
+    return np.asarray(order[last], np.int64)
 
 
 def _stray(steps: Steps, a: int, b: int) -> bool:
@@ -404,13 +404,13 @@ def _settled_from(named: Mapping[str, Signal], facts: Mapping[str, Any]) -> int:
     """The end of the start-up transient: max(200 steps, 1 % of the run) (X10), but at most a tenth of a short run."""
     first, last = facts["first_step"], facts["last_step"]
     length = max(1, last - first)
-    return first + int(min(max(200, 0.01 * length), 0.1 * length))
+    return int(first + min(max(200, 0.01 * length), 0.1 * length))
 
 
 def _guard(facts: Mapping[str, Any]) -> int:
     """50 steps or 2 % of the run (knowledge 0.3), never less than 3 logged points, never more than a tenth of the run."""
     length = max(1, facts["last_step"] - facts["first_step"])
-    return math.ceil(max(min(max(50.0, 0.02 * length), 0.05 * length), 3 * facts["steps_per_point"]))
+    return int(math.ceil(max(min(max(50.0, 0.02 * length), 0.05 * length), 3 * facts["steps_per_point"])))
 
 
 def _masks(named: Mapping[str, Signal], found: Mapping[str, Setting], events: Sequence[Event], facts: dict[str, Any]) -> list[Mask]:
@@ -454,9 +454,14 @@ def _lr_masks(lr: Signal | None, found: Mapping[str, Setting], facts: dict[str, 
     cyclic = planned or len(rises) >= 3 or turns >= 4
     facts["lr_cyclic"] = bool(cyclic)
     facts["lr_rises"] = tuple(int(steps[i + 1]) for i in rises[:64])
-    for i in drops[:100].tolist():
-        masks.append(Mask("X1", f"the learning rate falls from {v[i]:.3g} to {v[i + 1]:.3g} at {int(steps[i + 1])}",
-                          Span(int(steps[i]), int(steps[i + 1]) + guard)))  # fmt: skip
+    masks += (
+        Mask(
+            "X1",
+            f"the learning rate falls from {v[i]:.3g} to {v[i + 1]:.3g} at {steps[i + 1]}",
+            Span(int(steps[i]), int(steps[i + 1]) + guard),
+        )
+        for i in drops[:100].tolist()
+    )
     if cyclic:
         masks.append(Mask("X2", "the learning rate is cyclic", Span(int(steps[0]), int(steps[-1]))))
     return masks

@@ -6,6 +6,7 @@ The only file that knows Arrow. Arrow and pandas are imported when a table is wr
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -168,10 +169,12 @@ def _metadata(run: Run) -> dict[str, Any]:
         "facts": _plain(dict(run.facts)),
         "sources": [asdict(s) for s in run.sources],
         "settings": [_plain({"name": s.name, "value": s.value, "spelled": s.spelled, "where": s.where}) for s in run.settings],
-        "events": [_plain({k: getattr(e, k) for k in ("kind", "says", "where", "step", "time", "rank")} | {"numbers": dict(e.numbers)})
-                   for e in run.events],
+        "events": [
+            _plain({k: getattr(e, k) for k in ("kind", "says", "where", "step", "time", "rank")} | {"numbers": dict(e.numbers)})
+            for e in run.events
+        ],
         "problems": [asdict(p) for p in run.problems],
-    }  # fmt: skip
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -212,13 +215,16 @@ def _load(path: Path) -> Run:
     if meta.get("schema") != SCHEMA:
         raise BadTable(f"its schema is {meta.get('schema')!r}; this version reads {SCHEMA!r}.", where=str(path))
     return Run(
-        meta["name"], meta["path"], meta["step_unit"], _series(table),
+        meta["name"],
+        meta["path"],
+        meta["step_unit"],
+        _series(table),
         settings=tuple(Setting(s["name"], s["value"], spelled=s["spelled"], where=s["where"]) for s in meta["settings"]),
         events=tuple(Event(**{**e, "numbers": Frozen(e["numbers"])}) for e in meta["events"]),
         sources=tuple(Source(**s) for s in meta["sources"]),
         problems=tuple(Problem(**p) for p in meta["problems"]),
         facts=Frozen(meta["facts"]),
-    )  # fmt: skip
+    )
 
 
 def _series(table: Any) -> tuple[Series, ...]:
@@ -226,7 +232,7 @@ def _series(table: Any) -> tuple[Series, ...]:
         return ()
     cols = {}
     for name in ("metric", "logged_as"):
-        column = table.column(name).combine_chunks().dictionary_encode() if table.num_rows else None
+        column = table.column(name).combine_chunks().dictionary_encode()
         column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
         cols[name] = (np.asarray(column.indices), column.dictionary.to_pylist())
     rank = table.column("rank").fill_null(-1).to_numpy()
@@ -241,13 +247,19 @@ def _series(table: Any) -> tuple[Series, ...]:
     known = np.asarray(time.is_valid())
     seconds = np.where(known, np.asarray(time.cast("int64").fill_null(0)) / 1e6, np.nan)
     out = []
-    for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+    for a, b in itertools.pairwise(bounds):
         out.append(
             Series(
-                cols["metric"][1][key[0, a]], cols["logged_as"][1][key[1, a]], frozen(steps[a:b]), frozen(values[a:b]), frozen(attempt[a:b]),
-                frozen(seconds[a:b]) if known[a:b].any() else None, None if rank[a] < 0 else int(rank[a]), int(source[a]),
+                cols["metric"][1][key[0, a]],
+                cols["logged_as"][1][key[1, a]],
+                frozen(steps[a:b]),
+                frozen(values[a:b]),
+                frozen(attempt[a:b]),
+                frozen(seconds[a:b]) if known[a:b].any() else None,
+                None if rank[a] < 0 else int(rank[a]),
+                int(source[a]),
             )
-        )  # fmt: skip
+        )
     return tuple(out)
 
 
@@ -261,16 +273,29 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def ordered(
-    metric: str, logged_as: str, steps: Steps, values: Floats, times: Floats | None, *, rank: int | None, source: int,
+    metric: str,
+    logged_as: str,
+    steps: Steps,
+    values: Floats,
+    times: Floats | None,
+    *,
+    rank: int | None,
+    source: int,
     attempts: NDArray[np.int16] | None = None,
-) -> Series:  # fmt: skip
+) -> Series:
     """A series from points in file order: attempts are counted, then points sorted by (attempt, step), ties in file order."""
     attempts = attempts_of(steps) if attempts is None else attempts
     order = np.lexsort((steps, attempts))
     return Series(
-        metric, logged_as, frozen(steps[order]), frozen(values[order].astype(np.float64)), frozen(attempts[order]),
-        None if times is None else frozen(times[order]), rank, source,
-    )  # fmt: skip
+        metric,
+        logged_as,
+        frozen(steps[order]),
+        frozen(values[order].astype(np.float64)),
+        frozen(attempts[order]),
+        None if times is None else frozen(times[order]),
+        rank,
+        source,
+    )
 
 
 def same(one: Run, other: Run) -> bool:

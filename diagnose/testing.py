@@ -176,13 +176,33 @@ def nasty_signals() -> Iterator[tuple[str, Signal]]:
     wild = dice.standard_cauchy(500)
     holes = np.where(dice.random(400) < 0.5, nan, dice.random(400))
     arrays: dict[str, Sequence[float] | Floats] = {
-        "nothing": [], "one": [1.0], "two": [1.0, 2.0], "three": [1.0, nan, 2.0], "one NaN": [nan], "all NaN": [nan] * 300, "all inf": [inf] * 300,
-        "mixed infinities": [inf, -inf, nan] * 100, "constant": [3.0] * 300, "zeros": [0.0] * 300, "negative": [-1.0] * 300,
-        "step": [0.0] * 150 + [1.0] * 150, "huge": [big] * 150 + [-big] * 150, "huge and tiny": [big, 5e-324] * 150, "denormal": [5e-324] * 300,
-        "Cauchy": wild, "Cauchy, huge": wild * 1e300, "half NaN": holes, "last is NaN": [1.0] * 299 + [nan], "first is NaN": [nan] + [1.0] * 299,
-        "alternating": [1.0, 2.0] * 150, "rising": np.arange(300.0), "falling to zero": np.linspace(1, 0, 300), "exponential": np.exp(np.linspace(0, 700, 300)),
-        "two levels, NaN between": [1.0] * 140 + [nan] * 20 + [9.0] * 140, "powers of two": 2.0 ** np.floor(wild.clip(-30, 30)),
-    }  # fmt: skip
+        "nothing": [],
+        "one": [1.0],
+        "two": [1.0, 2.0],
+        "three": [1.0, nan, 2.0],
+        "one NaN": [nan],
+        "all NaN": [nan] * 300,
+        "all inf": [inf] * 300,
+        "mixed infinities": [inf, -inf, nan] * 100,
+        "constant": [3.0] * 300,
+        "zeros": [0.0] * 300,
+        "negative": [-1.0] * 300,
+        "step": [0.0] * 150 + [1.0] * 150,
+        "huge": [big] * 150 + [-big] * 150,
+        "huge and tiny": [big, 5e-324] * 150,
+        "denormal": [5e-324] * 300,
+        "Cauchy": wild,
+        "Cauchy, huge": wild * 1e300,
+        "half NaN": holes,
+        "last is NaN": [1.0] * 299 + [nan],
+        "first is NaN": [nan] + [1.0] * 299,
+        "alternating": [1.0, 2.0] * 150,
+        "rising": np.arange(300.0),
+        "falling to zero": np.linspace(1, 0, 300),
+        "exponential": np.exp(np.linspace(0, 700, 300)),
+        "two levels, NaN between": [1.0] * 140 + [nan] * 20 + [9.0] * 140,
+        "powers of two": 2.0 ** np.floor(wild.clip(-30, 30)),
+    }
     for title, values in arrays.items():
         for flags in (
             {"multiplicative": True},
@@ -200,16 +220,28 @@ def faulty_curves() -> Mapping[str, tuple[Steps, Floats]]:
     """One curve for each fault that `synth` can make, and healthy ones."""
     loss, norm, time = synth.loss(800), synth.norm(800), synth.step_time(800)
     return {
-        "healthy loss": loss, "healthy norm": norm, "healthy step time": time, "rate": synth.rate(800), "loss scale": synth.loss_scale(800),
-        "evaluation": synth.with_rise_after_minimum(synth.evals(), at=1500), "noise scale": synth.noise_scale(800),
-        "spike": synth.with_spike(loss, at=500), "jump": synth.with_jump(norm, at=500, ratio=8.0),
-        "explosion": synth.with_explosion(norm, at=600, rate=0.1), "explosion to NaN": synth.with_explosion(norm, at=600, to=math.nan),
-        "divergence": synth.with_divergence(loss, at=500), "level shift": synth.with_level_shift(time, at=400, ratio=1.4),
-        "level shift of the loss": synth.with_level_shift(loss, at=400), "period": synth.with_period(loss, period=40.0, amplitude=0.05),
-        "alternation": synth.with_alternation(loss, amplitude=0.05), "drift": synth.with_drift(norm, total=1.5),
-        "stalls": synth.with_stalls(time, every=50), "NaN": synth.with_nonfinite(loss, at=600), "plateau": synth.with_plateau(loss, at=300),
+        "healthy loss": loss,
+        "healthy norm": norm,
+        "healthy step time": time,
+        "rate": synth.rate(800),
+        "loss scale": synth.loss_scale(800),
+        "evaluation": synth.with_rise_after_minimum(synth.evals(), at=1500),
+        "noise scale": synth.noise_scale(800),
+        "spike": synth.with_spike(loss, at=500),
+        "jump": synth.with_jump(norm, at=500, ratio=8.0),
+        "explosion": synth.with_explosion(norm, at=600, rate=0.1),
+        "explosion to NaN": synth.with_explosion(norm, at=600, to=math.nan),
+        "divergence": synth.with_divergence(loss, at=500),
+        "level shift": synth.with_level_shift(time, at=400, ratio=1.4),
+        "level shift of the loss": synth.with_level_shift(loss, at=400),
+        "period": synth.with_period(loss, period=40.0, amplitude=0.05),
+        "alternation": synth.with_alternation(loss, amplitude=0.05),
+        "drift": synth.with_drift(norm, total=1.5),
+        "stalls": synth.with_stalls(time, every=50),
+        "NaN": synth.with_nonfinite(loss, at=600),
+        "plateau": synth.with_plateau(loss, at=300),
         "scale collapse": synth.with_collapse(synth.loss_scale(800), at=500),
-    }  # fmt: skip
+    }
 
 
 # -- readers
@@ -373,4 +405,4 @@ __all__ = [
     "nasty_signals",
     "of",
     "signal",
-]  # fmt: skip
+]

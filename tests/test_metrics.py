@@ -8,15 +8,28 @@ from diagnose import metrics
 @pytest.mark.parametrize(
     ("tag", "group", "name"),
     [
-        ("train/loss", "", "loss/train"), ("Loss/train", "", "loss/train"), ("lm-loss-training/lm loss", "", "loss/train"),
-        ("Train/Samples/train_loss", "", "loss/train"), ("loss", "validation", "loss/eval"), ("loss", "train", "loss/train"),
-        ("metrics/val/cross_entropy", "", "loss/eval"), ("grad-norm/grad-norm", "", "grad_norm"), ("grad_2.0_norm_total", "", "grad_norm"),
-        ("optim/total grad norm", "", "grad_norm"), ("learning rate", "", "lr"), ("lr-AdamW", "", "lr"), ("loss scale", "", "loss_scale"),
-        ("layers.h.3.grad_norm", "", "grad_norm/layer/layers.h.3"), ("gradients/norm/h.1", "", "grad_norm/layer/h.1"),
-        ("grad_norm_h.2", "", "grad_norm/layer/h.2"), ("gradnorm/layers.0", "", "grad_norm/layer/layers.0"),
-        ("grad_norm/layer_03", "", "grad_norm/layer/layer_03"), ("rank_3/train/loss", "", "loss/train"), ("my_own_thing", "", "my_own_thing"),
+        ("train/loss", "", "loss/train"),
+        ("Loss/train", "", "loss/train"),
+        ("lm-loss-training/lm loss", "", "loss/train"),
+        ("Train/Samples/train_loss", "", "loss/train"),
+        ("loss", "validation", "loss/eval"),
+        ("loss", "train", "loss/train"),
+        ("metrics/val/cross_entropy", "", "loss/eval"),
+        ("grad-norm/grad-norm", "", "grad_norm"),
+        ("grad_2.0_norm_total", "", "grad_norm"),
+        ("optim/total grad norm", "", "grad_norm"),
+        ("learning rate", "", "lr"),
+        ("lr-AdamW", "", "lr"),
+        ("loss scale", "", "loss_scale"),
+        ("layers.h.3.grad_norm", "", "grad_norm/layer/layers.h.3"),
+        ("gradients/norm/h.1", "", "grad_norm/layer/h.1"),
+        ("grad_norm_h.2", "", "grad_norm/layer/h.2"),
+        ("gradnorm/layers.0", "", "grad_norm/layer/layers.0"),
+        ("grad_norm/layer_03", "", "grad_norm/layer/layer_03"),
+        ("rank_3/train/loss", "", "loss/train"),
+        ("my_own_thing", "", "my_own_thing"),
     ],
-)  # fmt: skip
+)
 def test_a_known_tag_gets_its_canonical_name(tag, group, name):
     assert metrics.canonical(tag, group) == name
 

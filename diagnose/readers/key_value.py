@@ -1,8 +1,8 @@
 """Console lines of programs that no other reader knows: numbers with names on lines that also name a step.
 
 A name becomes a series only when it recurs in one shape of line (see `texts.Miner`); prose with numbers in it does not. nanoGPT's
-`Overriding: k = v`, Megatron's argument dump and llm.c's two-column parameter table are read as settings. Claimed last, and only when the first 64 KiB hold
-at least three such lines with a loss, a norm, an accuracy or a learning rate among the names.
+`Overriding: k = v`, Megatron's argument dump and llm.c's two-column parameter table are read as settings. Claimed last, and only
+when the first 64 KiB hold at least three such lines with a loss, a norm, an accuracy or a learning rate among the names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Columns:
     def __init__(self) -> None:
         self.points: dict[tuple[str, str, str, int | None], list[tuple[int, float, float]]] = {}
 
-    def add(self, name: str, group: str, axis: str, rank: int | None, step: int, value: float, time: float | None) -> None:
+    def add(self, name: str, group: str, axis: str, rank: int | None, step: int, value: float, time: float | None) -> None:  # noqa: PLR0917
         self.points.setdefault((name, group, axis, rank), []).append((step, value, np.nan if time is None else time))
 
     def series(self, source: int) -> list[RawSeries]:

@@ -310,8 +310,12 @@ def test_names_and_contents_are_recognised(tmp_path: Path) -> None:
     odd = DATA / "odd_names"
     assert not READER.claims(odd / "events.out.tfevents.1700000200.host.profile-empty")
     assert READER.claims(odd / "my.tfevents") and READER.claims(odd / "not_events.log")
-    for name, data, mine in [("x.tfevents.1", b"some text that is no event file\n" * 9, False), ("a.log", b"step 1 loss 2\n" * 50, False),
-                             ("y.tfevents", b"\x48\0", True), ("z.tfevents", bytes(100), True)]:  # fmt: skip
+    for name, data, mine in [
+        ("x.tfevents.1", b"some text that is no event file\n" * 9, False),
+        ("a.log", b"step 1 loss 2\n" * 50, False),
+        ("y.tfevents", b"\x48\0", True),
+        ("z.tfevents", bytes(100), True),
+    ]:
         (tmp_path / name).write_bytes(data)
         assert READER.claims(tmp_path / name) is mine, name
     assert not READER.claims(tmp_path) and not READER.claims(tmp_path / "absent.tfevents")
@@ -388,8 +392,17 @@ def test_two_truncated_files_joined_lose_only_the_cut_record(tmp_path: Path) -> 
 
 VALUES = [0.0, 1.0, -2.5, 3.0, 100.0, math.nan, math.inf, -math.inf]
 FLOATS = {1: ("float_val", "<f4"), 2: ("double_val", "<f8"), 19: ("half_val", "<f2")}
-INTS = {3: ("int_val", "<i4", -7), 4: ("int_val", "|u1", 200), 5: ("int_val", "<i2", -300), 6: ("int_val", "|i1", -5), 9: ("int64_val", "<i8", -(1 << 40)),
-        10: ("bool_val", "|b1", 1), 17: ("int_val", "<u2", 60000), 22: ("uint32_val", "<u4", 1 << 31), 23: ("uint64_val", "<u8", 1 << 63)}  # fmt: skip
+INTS = {
+    3: ("int_val", "<i4", -7),
+    4: ("int_val", "|u1", 200),
+    5: ("int_val", "<i2", -300),
+    6: ("int_val", "|i1", -5),
+    9: ("int64_val", "<i8", -(1 << 40)),
+    10: ("bool_val", "|b1", 1),
+    17: ("int_val", "<u2", 60000),
+    22: ("uint32_val", "<u4", 1 << 31),
+    23: ("uint64_val", "<u8", 1 << 63),
+}
 
 
 def shape(*dims: int) -> TensorShapeProto:
@@ -463,7 +476,7 @@ INT64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 300))
 
 
 @st.composite
-def some_value(draw: st.DrawFn) -> Summary.Value:
+def some_value(draw: st.DrawFn) -> Summary.Value:  # noqa: PLR0911 - one a kind
     tag, kind = draw(TAGS), draw(st.integers(0, 6))
     if kind == 0:
         return Summary.Value(tag=tag, simple_value=draw(FLOAT32))
