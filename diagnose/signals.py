@@ -410,7 +410,7 @@ def _settled_from(named: Mapping[str, Signal], facts: Mapping[str, Any]) -> int:
 def _guard(facts: Mapping[str, Any]) -> int:
     """50 steps or 2 % of the run (knowledge 0.3), never less than 3 logged points, never more than a tenth of the run."""
     length = max(1, facts["last_step"] - facts["first_step"])
-    return int(math.ceil(max(min(max(50.0, 0.02 * length), 0.05 * length), 3 * facts["steps_per_point"])))
+    return math.ceil(float(max(min(max(50.0, 0.02 * length), 0.05 * length), 3 * facts["steps_per_point"])))
 
 
 def _masks(named: Mapping[str, Signal], found: Mapping[str, Setting], events: Sequence[Event], facts: dict[str, Any]) -> list[Mask]:
@@ -440,7 +440,7 @@ def _masks(named: Mapping[str, Signal], found: Mapping[str, Setting], events: Se
 def _lr_masks(lr: Signal | None, found: Mapping[str, Setting], facts: dict[str, Any], guard: int) -> list[Mask]:
     if lr is None or len(lr) < 5:
         return []
-    masks = []
+    masks: list[Mask] = []
     v, steps = lr.values, lr.steps
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.diff(np.log(np.where(v > 0, v, np.nan)))
