@@ -3,7 +3,8 @@
 Kind "growth": 3 of 5 points above 6 noise widths and at least threefold; onset and rate by a broken stick fitted to the 120 points
 before and 10 after the alarm (numbers rate in nats a step, doubling_steps, peak_ratio, base, peak, to_end). Kind "divergence": the
 median of 20 points stays above its running minimum by more than 5 % and 4 of its own noise widths until the end (numbers rise in
-nats, since, to_end, slope in nats per 10 % of the run, lowest).
+nats, since, to_end, slope in nats per 10 % of the run, lowest, abrupt: the
+largest single step's share of the rise in plain units).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Growth:
     after: int = 10
     rise: float = 0.05  # nats above the running minimum (O5 D-b)
     widths: float = 4.0  # and this many widths of the 20-median's own noise
+    most_at_once: float = 0.5  # share of the rise in one step that makes the step the onset
     least: int = 30
 
     def detect(self, signal: Signal) -> tuple[Finding, ...]:
@@ -110,7 +112,9 @@ class Growth:
         if stretch < max(10, min(200, n // 10)) and float(smooth[-1] - lowest[-1]) < 4 * need:
             return []
         low = int(np.argmin(smooth))
-        a, b = self._onset(y, low, size, last_low)
+        plain = np.exp(np.minimum(y, 700.0))
+        step, abrupt = self._step(plain, low, size)
+        a, b = (max(step - 1, 0), step) if abrupt >= self.most_at_once else self._onset(y, low, size, last_low)
         tail = smooth[low:]
         slope = curves.slope_of(np.arange(len(tail), dtype=float), tail) * 0.1 * n
         numbers = {
@@ -121,6 +125,7 @@ class Growth:
             "lowest": math.exp(min(float(lowest[-1]), 700.0)),
             "last": math.exp(min(float(smooth[-1]), 700.0)),
             "need": need,
+            "abrupt": abrupt,
         }
         return [
             Finding(
@@ -134,6 +139,26 @@ class Growth:
                 numbers=Frozen(numbers),
             )
         ]
+
+    def _step(self, plain: Array, low: int, size: int) -> tuple[int, float]:
+        """The largest step between two neighbouring medians after the minimum, in plain units, and its share of the whole rise.
+
+        Near zero a logarithm makes mountains of nothing: a loss of 0.002 that wanders to 0.03 and then breaks to 2.3 breaks there.
+        """
+        half = max(3, size // 2)
+        tail = plain[max(0, low - half) :]
+        if len(tail) < 2 * half + 1:
+            return low, 0.0
+        levels = curves.running_median(tail, half)[half - 1 :]
+        steps = levels[half:] - levels[:-half]
+        rise = float(np.median(plain[-3 * half :])) - float(levels[0])
+        k = int(np.argmax(steps))
+        share = float(steps[k]) / rise if rise > 0 else 0.0
+        first = max(0, low - half) + k
+        part = np.minimum(plain[first : first + 2 * half], float(levels[k + half]))  # a burst must not draw the split to itself
+        middle = (float(levels[k]) + float(levels[k + half])) / 2
+        above = np.flatnonzero(part > middle)
+        return first + (int(above[0]) if len(above) else half), share
 
     def _onset(self, y: Array, low: int, size: int, last_low: int) -> tuple[int, int]:
         """Between the last smooth minimum and the point where the rise shows: the best split of two means near it."""

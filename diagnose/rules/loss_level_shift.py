@@ -11,7 +11,7 @@ there on.
 ## How it decides
 The step must be larger than 2 % and than the noise of the block medians on both sides. Changes of learning rate, batch,
 sequence length and resumes are left out. A rise that goes on belongs to `loss-divergence`, one that comes back to `loss-spike`.
-A step that coincides with a jump of the gradient norm which stays high speaks for labels; one that fades speaks for a new source.
+A loss that comes back down from the new level speaks for a new source, one that stays for wrong labels.
 
 ## When it is wrong
 A planned change of the data mixture looks the same and is no fault.
@@ -27,8 +27,10 @@ GLM-130B log (step 22 800); BigScience chronicles; Zhang et al., label noise (16
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diagnose import synth
+from diagnose.breaks import data_shift, label_noise, look, noise_growing
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity
 from diagnose.parts import Rule, fires, quiet
@@ -84,33 +86,25 @@ def _counts(case: Case, step: Finding) -> bool:
 
 
 def _causes(case: Case, step: Finding, beside: Finding | None) -> tuple[Cause, ...]:
+    seen = look(case, step)
     up = beside is not None and beside.direction == "up"
-    falling = number(step, "slope_after") < 0
     parted = case.has("accuracy") or case.has("accuracy/eval")
-    evaluated = case.together(step.onset, "level-shift", "loss/eval", slack=4 * case.near())
+    again = [f for f in case.found("level-shift", LOSS, direction="up") if f.onset.first_step > step.onset.last_step]
     return ranked(
         (
-            cause(
-                "data-shift",
-                "The data come from another source from there on",
-                1.0,
-                when(falling, 1, "The loss goes on falling from the new level: the new data can be learned."),
-                when(evaluated and evaluated.direction == "up", 1, "The evaluation loss rises as well."),
-                would_decide="the loss per data source",
-            ),
-            cause(
-                "label-noise",
-                "A share of the labels is wrong from there on",
-                0.8,
-                when(not falling, 1, "The loss does not fall any more: the new data can't be learned."),
-                when(up, 1, "The gradient norm stays higher."),
-                would_decide="" if parted else "the accuracy, and the loss of single samples",
+            data_shift(seen, 1.0),
+            label_noise(seen, 0.8, when(up and not parted, 1, "The gradient norm stays higher.")),
+            noise_growing(
+                replace(seen, abrupt=not seen.noisier and not again),
+                0.3,
+                when(again, 1, "It is one of several steps up."),
             ),
             cause(
                 "bad-batch",
                 "The weights were damaged at that step",
                 0.3,
                 when(case.together(step.onset, "jump", NORM, slack=case.near(2, 0.0)), 2, "The gradient norm jumps at that very step."),
+                when(seen.data, -2, "The evaluation loss stays behind: the weights are as good as before."),
             ),
             cause("loss-definition", "The loss itself was changed (weights, reduction)", 0.2),
         )
