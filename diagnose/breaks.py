@@ -73,6 +73,18 @@ def look(case: Case, rise: Finding) -> Break:
     )
 
 
+def left_behind(case: Case, spike: Finding) -> bool:
+    """Whether the evaluation loss rose by a quarter of the spike or more and stays there, while the training loss came back."""
+    before, base = case.value_at(EVAL, spike.onset.first_step), case.level(LOSS, _before(case, spike))
+    peak = case.level(LOSS, Span(spike.onset.first_step, spike.onset.last_step + case.near()))
+    end, train = case.level(EVAL, _late(case)), case.level(LOSS, _late(case))
+    back = spike.onset.first_step + int(min(spike.numbers.get("recovered_after", 0.0), float(case.length)))
+    then = case.value_at(EVAL, back + 1)
+    if before is None or base is None or peak is None or end is None or train is None or then is None or peak <= base:
+        return False
+    return train < base + (peak - base) / 4 and min(end, then) - before >= (peak - base) / 4
+
+
 # -- causes that every lasting rise of the loss shares
 
 
@@ -107,6 +119,7 @@ def noise_growing(seen: Break, prior: float, *more: Weighted | None) -> Hypothes
         when(seen.steady, 1, "The gradient norm stays as it was at the start of the run."),
         when(seen.exploded, -2, "The gradient norm grows far beyond any earlier one."),
         when(seen.early, -2, "It begins in the first tenth of the run."),
+        when(seen.burst, -3, "A few steps stand far above all that comes later."),
         *more,
         would_decide="" if seen.noisier else "the gradient noise scale",
     )
@@ -126,6 +139,20 @@ def data_shift(seen: Break, prior: float, *more: Weighted | None) -> Hypothesis:
         when(seen.burst, -2, "A few steps stand far above all that comes later."),
         *more,
         would_decide="the loss per data source",
+    )
+
+
+def spike_not_recovered(seen: Break, prior: float, *more: Weighted | None) -> Hypothesis:
+    """One batch that destroys the weights."""
+    return cause(
+        "spike-not-recovered",
+        "One corrupt batch threw the weights away, and the run never returned",
+        prior,
+        when(seen.burst, 3, "A few steps stand far above all that comes later."),
+        when(not seen.abrupt, -2, "The loss rises slowly."),
+        when(seen.data, -2, "The evaluation loss stays behind: the weights are as good as before."),
+        *more,
+        would_decide="the data position: a replay from a checkpoint breaks at the same batch",
     )
 
 

@@ -3,7 +3,7 @@
 Kind "depth-profile" (on `grad_norm/layer`): numbers lambda_total (nats from the last to the first layer; negative when norms shrink
 toward the input), first, last, lowest (median norms), layers, below_1e7_from (layers counted from the output until norms fall below
 1e-7; 0 when they don't). Kind "dead-layer": one layer whose norm is exactly zero or constant to the digit for at least `still`
-points while others move (numbers zero, share, layers).
+points while others move (numbers zero, share, layers, from_start, alive_below: layers nearer to the input that still move).
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class DepthProfile:
             "share": (b - a + 1) / len(v),
             "layers": float(len(others)),
             "from_start": float(a <= 1),
+            "alive_below": float(self._alive_below(signal, others, Span(int(signal.steps[a]), int(signal.steps[b])))),
         }
         onset = Span(int(signal.steps[max(a - 1, 0)]), int(signal.steps[a]))
         return [
@@ -104,6 +105,18 @@ class DepthProfile:
                 numbers=Frozen(numbers),
             )
         ]
+
+    def _alive_below(self, signal: Signal, others: Sequence[Signal], span: Span) -> int:
+        """How many layers nearer to the input move in that span: a gradient that reaches them has passed this layer."""
+        count = 0
+        for other in others:
+            if other is signal:
+                break
+            inside = (other.steps >= span.first_step) & (other.steps <= span.last_step)
+            part = other.values[inside]
+            part = part[np.isfinite(part)]
+            count += int(len(part) > 1 and float(np.median(np.abs(part))) > 1e-12 and float(part.max()) > float(part.min()))
+        return count
 
 
 def _moves(signal: Signal) -> bool:

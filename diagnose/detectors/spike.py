@@ -114,7 +114,7 @@ class Spike:
         groups = [(a, b) for a, b in curves.runs_of(far & ~covered, 1) if b - a <= 2]
         peaks = [a + int(np.argmax(y[a : b + 1])) for a, b in groups]
         order = sorted(range(len(peaks)), key=lambda k: -float(z[peaks[k]]))
-        quiet = np.delete(z, peaks) if peaks else z
+        quiet = z[~covered & ~_around(groups, len(z))]
         found = []
         for place, k in enumerate(order[: self.most]):
             top = peaks[k]
@@ -126,7 +126,7 @@ class Spike:
                 "ratio": math.exp(min(peak - level, 700.0)) if logs else peak - level,
                 "z": float(min(z[top], 1e9)),
                 "rank": float(z[top]) / max(others, 1.0),
-                "others": float(np.quantile(quiet, 0.999)),
+                "others": float(np.quantile(quiet, 0.999)) if len(quiet) else 1.0,
                 "count": float(len(peaks)),
             }
             at = Span(int(steps[groups[k][0]]), int(steps[groups[k][1]]))
@@ -143,6 +143,14 @@ class Spike:
                 )
             )
         return found
+
+
+def _around(groups: list[tuple[int, int]], n: int) -> np.ndarray:
+    """Where the groups are, as flags."""
+    inside = np.zeros(n, bool)
+    for a, b in groups:
+        inside[a : b + 1] = True
+    return inside
 
 
 def _plain(value: float, logs: bool) -> float:

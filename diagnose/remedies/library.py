@@ -96,12 +96,12 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
             "Plan the schedule for about twice as many steps",
         ),
         "early-stop": Entry(
-            "Stop at step {step}, where the evaluation loss was lowest",
+            "Use early stopping: the best checkpoint is that of step {step}, where the evaluation loss was lowest",
             "Past that point the model fits the training set only.",
             "The checkpoint of that step is the best one on held-out data.",
             "One noisy evaluation is no minimum: look at the median of three.",
             (Plan("train.stop_step", Slot("step")), Plan("train.patience", Slot("patience"))),
-            "Stop when the evaluation loss has not improved for {patience} evaluations",
+            "Use early stopping with a patience of {patience} evaluations",
             Frozen({"patience": 3}),
         ),
         # -- clipping
@@ -177,7 +177,7 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
             defaults=Frozen({"beta1": 0.9}),
         ),
         "restore-full-state": Entry(
-            "Save and restore optimiser, schedule, loss scaler, RNG and data position with the weights",
+            "Save and restore the optimiser state, schedule, loss scaler, RNG and data position with the weights",
             "What is not restored starts anew and shows as a bump, a jump of the rate, or repeated data.",
             "The loss goes on where it stopped.",
             "Some flags are silently ignored: compare the first learning rate and loss after a resume with the last before it.",
@@ -429,6 +429,13 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
             "The periodic slow steps shrink to the time of a copy.",
             "Choose the interval from what a lost hour costs: √(2 · write time · time between failures).",
             _plans(checkpoint__async=True),
+        ),
+        "profile-step": Entry(
+            "Profile a few slow steps: the wait for the data loader, communication, and the clocks of each device",
+            "A slower step has several causes that look the same in a log of step times.",
+            "One of the parts has grown; the others are ruled out.",
+            "Rule out a larger batch, longer sequences and added evaluation first.",
+            safe=True,
         ),
         "tune-loader": Entry(
             "Load data with {workers} persistent workers, tokenised beforehand, from local disk",

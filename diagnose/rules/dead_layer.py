@@ -30,7 +30,7 @@ from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity
 from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
-from diagnose.wording import calmer_lr, cause, num, primary, related, since, some, sure, when
+from diagnose.wording import calmer_lr, cause, num, number, primary, related, since, some, sure, when
 
 PREFIX = "grad_norm/layer/"
 
@@ -71,6 +71,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 def _causes(case: Case, first: Finding, start: bool, many: int) -> tuple[Cause, ...]:
     activation = str(case.setting("model.activation", "") or "").lower()
     dying = case.highest("activation/dead")
+    passed = number(first, "alive_below") > 0
+    broke = any(case.together(first.onset, kind, "loss/train", slack=2 * case.near()) for kind in ("divergence", "level-shift", "spike"))
     return ranked(
         (
             cause(
@@ -80,6 +82,7 @@ def _causes(case: Case, first: Finding, start: bool, many: int) -> tuple[Cause, 
                 when(start, 2, "It never had a gradient."),
                 when(not start, -1, "It had a gradient before."),
                 when(many == 1, 1, "It is a single layer."),
+                when(passed, 2, "The layers nearer to the input still get a gradient, which passes through it."),
                 would_decide="the list of parameters with `requires_grad` and their optimiser groups",
             ),
             cause(
@@ -87,6 +90,8 @@ def _causes(case: Case, first: Finding, start: bool, many: int) -> tuple[Cause, 
                 "Its ReLU units are negative for every input",
                 0.6,
                 when(not start, 1, "It died during the run."),
+                when(passed, -2, "The layers nearer to the input still get a gradient, which passes through it."),
+                when(broke, 1, "The loss breaks at the same place."),
                 when("relu" in activation and activation != "leaky_relu", 1, f"The activation is {activation}."),
                 when(activation and "relu" not in activation, -3, f"The activation is {activation}."),
                 when(dying is not None and dying > 0.5, 3, f"{num(dying)} of the units are dead."),
@@ -118,7 +123,7 @@ RULE = Rule(
     since="0.1",
     needs=(f"{PREFIX}*",),
     wants=("activation/dead",),
-    uses=("dead-layer", "level-shift"),
+    uses=("dead-layer", "level-shift", "divergence", "spike"),
     judge=judge,
     examples=(
         fires(

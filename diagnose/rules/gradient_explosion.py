@@ -25,8 +25,10 @@ Pascanu et al. (1211.5063); BLOOM-176B chronicles (iterations 31214 to 31250); O
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diagnose import synth
+from diagnose.breaks import look, spike_not_recovered
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -90,9 +92,15 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 
 def _counts(case: Case, growth: Finding) -> bool:
     times = number(growth, "peak_ratio", default=growth.size)
-    if growth.direction == "down":
+    if growth.direction == "down" or _as_at_the_start(case, growth):
         return False
     return (times >= TOGETHER and _breaks(case, growth) is not None) or (times >= ALONE and not _settles(case, growth))
+
+
+def _as_at_the_start(case: Case, growth: Finding) -> bool:
+    """Whether the norm only returns to what it was when the run began, because the loss does: harder data, no explosion."""
+    seen = look(case, growth)
+    return seen.exploded is False and not seen.burst
 
 
 def _breaks(case: Case, growth: Finding) -> Finding | None:
@@ -127,13 +135,17 @@ def _causes(case: Case, growth: Finding) -> tuple[Cause, ...]:
     rate, peak = case.value_at("lr", start), case.highest("lr")
     early = start - case.first_step <= 3 * max(case.warmup_end or 0, warmup_floor(case))
     kind = str(case.setting("model.kind", "") or "").lower()
+    seen, loss = look(case, growth), _breaks(case, growth)
+    back = loss is None or (loss.kind == "spike" and recovers(loss))
+    earlier = [f for k in ("jump", "spike") for f in case.found(k, NORM) if f.onset.last_step < start - case.near()]
     return ranked(
         (
             cause(
                 "lr-too-high",
                 "The learning rate is higher than this model bears",
                 1.0,
-                when(rate and peak and rate >= 0.8 * peak, 1, "The learning rate is near its peak."),
+                when(rate and peak and rate >= 0.8 * peak and not seen.constant, 1, "The learning rate is near its peak."),
+                when(seen.constant, -1, "The run had borne this learning rate for a fifth of its length."),
                 when(rate and peak and rate < 0.3 * peak, -1, "The learning rate had fallen below a third of its peak."),
             ),
             cause(
@@ -142,6 +154,7 @@ def _causes(case: Case, growth: Finding) -> tuple[Cause, ...]:
                 0.9,
                 when(clip == 0, 2, "Clipping is off."),
                 when(clip, -2, f"Clipping is on, at {num(clip)}."),
+                when(len(earlier) > 1, 1, f"The norm had jumped {len(earlier)} times before."),
                 when(any(k in kind for k in ("rnn", "lstm", "gru")), 1, f"The model is recurrent ({kind})."),
                 would_decide="" if clip is not None else "the clipping threshold",
             ),
@@ -172,8 +185,14 @@ def _causes(case: Case, growth: Finding) -> tuple[Cause, ...]:
                 "bad-batch",
                 "An unusual batch started it",
                 0.4,
-                when(case.together(growth.onset, "jump", LOSS, slack=case.near(2, 0.0)), 2, "The loss jumps at the same step."),
+                when(case.together(growth.onset, "jump", LOSS, slack=case.near(2, 0.0)), 1, "The loss jumps at the same step."),
                 would_decide="the data position: a replay from a checkpoint breaks at the same batch",
+            ),
+            spike_not_recovered(
+                replace(seen, abrupt=seen.burst),
+                0.3,
+                when(back, -2, "The loss comes back."),
+                when(number(growth, "rate") > 0 and not seen.burst, -1, "The norm grows over several steps."),
             ),
             cause(
                 "init-scale",

@@ -27,13 +27,14 @@ from collections.abc import Iterator
 
 from diagnose import synth
 from diagnose.case import Case, ranked
-from diagnose.model import Diagnosis, Finding, Severity, Span
+from diagnose.model import Diagnosis, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
 from diagnose.wording import cause, num, number, primary, related, since, some, sure, when
 
 RATE, LOSS = "lr", "loss/train"
 LEAST = 1.5  # times: what a restart is (knowledge 0.3, X2)
+ANEW = 0.05  # of the first rate: the schedule stands where it began
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
@@ -54,6 +55,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         None,
     )
     resumed = bool(case.masks_at(jump.onset, "X5"))
+    begin = max(case.value_at(RATE, case.first_step) or 0.0, case.value_at(RATE, case.warmup_end or case.first_step) or 0.0)
+    anew = begin > 0 and abs(after / begin - 1) < ANEW
     yield Diagnosis(
         "learning-rate-jump",
         f"The learning rate jumps from {num(before)} to {num(after)} at {since(jump.onset.first_step)}"
@@ -79,16 +82,29 @@ def judge(case: Case) -> Iterator[Diagnosis]:
                     when(resumed, 3, "The run was resumed there."),
                     when(not resumed, -1, "No resume stands there."),
                 ),
+                cause(
+                    "optimizer-state-lost",
+                    "Only the weights were restored: the optimiser and the schedule began anew",
+                    0.5,
+                    when(resumed, 3, "The run was resumed there."),
+                    when(not resumed, -3, "No resume stands there."),
+                    when(anew, 1, "The learning rate is back at the value that the schedule begins with."),
+                    would_decide="the second moments before and after",
+                ),
                 cause("schedule-misconfigured", "Two owners of one schedule, or a wrong unit of its steps", 0.4),
             )
         ),
-        fixes=(
-            fix("fix-schedule", values={"total_steps": case.last_step}),
-            fix("lower-lr", values={"lr": before}),
-            fix("roll-back-and-skip", values={"step": max(case.first_step, jump.onset.first_step - 1), "batches": 0}),
-        ),
+        fixes=_fixes(case, jump, before, resumed),
         rivals=("step-reset",),
     )
+
+
+def _fixes(case: Case, jump: Finding, before: float, resumed: bool) -> tuple[Fix, ...]:
+    back = fix("roll-back-and-skip", values={"step": max(case.first_step, jump.onset.first_step - 1), "batches": 0})
+    plan = fix("fix-schedule", values={"total_steps": case.last_step})
+    if resumed:
+        return fix("restore-full-state"), plan, back
+    return plan, fix("lower-lr", values={"lr": before}), back
 
 
 def _severity(harm: Finding | None) -> Severity:

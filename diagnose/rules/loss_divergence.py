@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose import synth
-from diagnose.breaks import Break, data_shift, label_noise, look, noise_growing
+from diagnose.breaks import Break, data_shift, label_noise, look, noise_growing, spike_not_recovered
 from diagnose.case import Case, Hypothesis, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -182,16 +182,11 @@ def _by_dynamics(case: Case, rise: Finding, lead: Finding | None, seen: Break) -
 
 def _by_data(case: Case, rise: Finding, lead: Finding | None, seen: Break) -> Iterator[Hypothesis]:
     clip, jump = clip_threshold(case), _single_step(case, rise)
-    yield cause(
-        "spike-not-recovered",
-        "One corrupt batch threw the weights away, and the run never returned",
+    yield spike_not_recovered(
+        seen,
         0.4,
-        when(seen.burst, 3, "A few steps stand far above all that comes later."),
         when(jump and not seen.burst, 1, "A jump at a single step precedes the rise."),
         when(clip == 0, 1, "Clipping is off, so that one batch can do it."),
-        when(not seen.abrupt, -2, "The loss rises slowly."),
-        *_spared(seen, -2),
-        would_decide="the data position: a replay from a checkpoint breaks at the same batch",
     )
     yield label_noise(seen, 0.4)
     yield noise_growing(seen, 0.2)

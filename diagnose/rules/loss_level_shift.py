@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnose import synth
-from diagnose.breaks import data_shift, label_noise, look, noise_growing
+from diagnose.breaks import data_shift, label_noise, look, noise_growing, spike_not_recovered
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Severity
 from diagnose.parts import Rule, fires, quiet
@@ -99,12 +99,10 @@ def _causes(case: Case, step: Finding, beside: Finding | None) -> tuple[Cause, .
                 0.3,
                 when(again, 1, "It is one of several steps up."),
             ),
-            cause(
-                "bad-batch",
-                "The weights were damaged at that step",
+            spike_not_recovered(
+                seen,
                 0.3,
                 when(case.together(step.onset, "jump", NORM, slack=case.near(2, 0.0)), 2, "The gradient norm jumps at that very step."),
-                when(seen.data, -2, "The evaluation loss stays behind: the weights are as good as before."),
             ),
             cause("loss-definition", "The loss itself was changed (weights, reduction)", 0.2),
         )

@@ -95,8 +95,8 @@ def _ended(case: Case, ended: Finding, last: Finding | None) -> Diagnosis:
             ),
             related(last, f"The loss stands still from {since(last.onset.first_step)} on.") if last else None,
         ),
-        causes=_causes(case, False, ended),
-        fixes=_fixes(case, False, ended),
+        causes=(causes := _causes(case, False, ended)),
+        fixes=_fixes(case, causes, ended),
         rivals=RIVALS,
     )
 
@@ -116,8 +116,8 @@ def _stuck(case: Case, last: Finding, level: float, trivial: bool) -> Diagnosis:
             ),
             Evidence(f"ln of the number of classes is {num(float(case.facts['classes_ln']))}.", about=LOSS) if trivial else None,
         ),
-        causes=_causes(case, trivial, None),
-        fixes=_fixes(case, trivial, None),
+        causes=(causes := _causes(case, trivial, None)),
+        fixes=_fixes(case, causes, None),
         rivals=RIVALS,
     )
 
@@ -137,8 +137,8 @@ def _slow(case: Case) -> Diagnosis | None:
         confidence=sure(case, LOSS, plain=scratch),
         onset=None,
         evidence=(primary(found, f"The loss loses {percent((first - late) / first)} in {num(float(case.length))} steps."),),
-        causes=_causes(case, False, None),
-        fixes=_fixes(case, False, None),
+        causes=(causes := _causes(case, False, None)),
+        fixes=_fixes(case, causes, None),
         rivals=RIVALS,
     )
 
@@ -228,19 +228,19 @@ def _causes(case: Case, trivial: bool, ended: Finding | None) -> tuple[Cause, ..
     )
 
 
-def _fixes(case: Case, trivial: bool, ended: Finding | None) -> tuple[Fix, ...]:
+def _fixes(case: Case, causes: tuple[Cause, ...], ended: Finding | None) -> tuple[Fix, ...]:
     if ended is not None:
         return fix("fix-schedule", values={"total_steps": case.last_step}), fix("extend-schedule", values={"total_steps": case.last_step})
     peak = case.highest("lr") or case.number("optimizer.lr")
-    up = fix("raise-lr", values={"lr": float(f"{3 * peak:.2g}") if peak else None})
     test = fix("check-data")
-    if trivial and not _rate_is_tiny(case):
-        return (
-            test,
-            fix("lower-lr", values={"lr": float(f"{peak / 2:.2g}") if peak else None}),
-            fix("add-warmup", values={"steps": warmup_floor(case)}),
-        )
-    return up, test
+    first = causes[0].id if causes else ""
+    if first == "lr-too-low":
+        return fix("raise-lr", values={"lr": float(f"{3 * peak:.2g}") if peak else None}), test
+    slower = fix("lower-lr", values={"lr": float(f"{peak / 2:.2g}") if peak else None})
+    warm = fix("add-warmup", values={"steps": warmup_floor(case)})
+    if first == "dead-relu":
+        return fix("change-activation"), slower, test
+    return (slower, warm, test) if first in ("lr-too-high", "post-norm") else (test, slower, warm)
 
 
 RULE = Rule(

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose import synth
+from diagnose.breaks import left_behind
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -54,7 +55,13 @@ from diagnose.wording import (
 
 LOSS = "loss/train"
 SMALLEST = 0.02  # of the loss before: below this a spike costs nothing (knowledge O4)
-APART = 1.3  # times the z of the next largest excursion: in a log full of jumps one more is no event
+APART = 2.0  # times the z of the ordinary excursions: in a log full of jumps one more is no event (1.2 in 54 healthy runs)
+ALONE, ALONE_APART, ALONE_RATIO = (
+    12.0,
+    3.0,
+    1.5,
+)  # z, the same, and ratio of one step that stands alone: no healthy run
+ABOVE_START = 3.0  # times the first loss: no batch of a healthy run is that much worse than an untrained model
 EACH = 5  # single steps that are told one by one; more are one diagnosis
 SLOW = 200  # steps to recovery that divide fast from slow (knowledge O4)
 
@@ -65,13 +72,23 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     if spikes:
         yield _persistent(case, spikes)
         return
-    jumps = [(j, g) for j in case.found("jump", LOSS, masked=False) if (g := _norm_jump(case, j))]
-    jumps = [(j, g) for j, g in jumps if max(number(j, "rank"), number(g, "rank")) >= APART]
+    jumps = [(j, _norm_jump(case, j)) for j in case.found("jump", LOSS, masked=False)]
+    jumps = [(j, g) for j, g in jumps if _stands_out(case, j, g)]
     if len(jumps) > EACH:
         yield _single(case, jumps)
     else:
         for pair in jumps:
             yield _single(case, [pair])
+
+
+def _stands_out(case: Case, jump: Finding, norm: Finding | None) -> bool:
+    """Whether a single step is an event: far from the ordinary excursions, and told by a second signal or too large to need one."""
+    z, others = number(jump, "z"), max(1.0, number(jump, "others"))
+    if norm is not None:
+        return max(z / others, number(norm, "z") / max(1.0, number(norm, "others", default=number(norm, "z")))) >= APART
+    first = case.value_at(LOSS, case.first_step)
+    worse = first is not None and first > 0 and number(jump, "peak") >= ABOVE_START * first and z / others >= APART
+    return worse or (z >= max(ALONE, ALONE_APART * others) and number(jump, "ratio") >= ALONE_RATIO)
 
 
 def _is_spike(case: Case, spike: Finding) -> bool:
@@ -92,6 +109,7 @@ def _norm_jump(case: Case, jump: Finding) -> Finding | None:
 def _persistent(case: Case, spikes: list[Finding]) -> Diagnosis:
     worst = max(spikes, key=lambda f: f.strength)
     first, many = spikes[0], len(spikes)
+    causes = _causes(case, worst, many)
     back = max(number(f, "recovered_after") for f in spikes)
     severity = Severity.MAJOR if many >= 3 or back > SLOW else Severity.MINOR
     base, peak = number(worst, "base"), number(worst, "peak")
@@ -118,31 +136,30 @@ def _persistent(case: Case, spikes: list[Finding]) -> Diagnosis:
         onset=first.onset,
         end_step=spikes[-1].span.last_step,
         evidence=evidence[:6],
-        causes=_causes(case, worst, many),
-        fixes=_fixes(case, worst, severity),
+        causes=causes,
+        fixes=_fixes(case, worst, severity, causes[0].id if causes else ""),
         rivals=("non-finite-loss", "loss-divergence", "warmup-too-short", "learning-rate-jump", "resume-bump"),
     )
 
 
-def _single(case: Case, jumps: list[tuple[Finding, Finding]]) -> Diagnosis:
+def _single(case: Case, jumps: list[tuple[Finding, Finding | None]]) -> Diagnosis:
     loss, norm = max(jumps, key=lambda pair: pair[0].strength)
     first = jumps[0][0]
     places = "one step" if len(jumps) == 1 else f"{len(jumps)} single steps"
-    summary = f"The training loss and the gradient norm jump together at {places}, first at {since(first.onset.first_step)}."
-    evidence = (
-        primary(loss, f"The loss is {num(number(loss, 'ratio'))} times its surroundings at {since(loss.onset.first_step)} only."),
-        related(norm, f"The gradient norm is {num(number(norm, 'ratio'))} times its surroundings at the same step."),
-    )
+    who = "The training loss and the gradient norm jump together" if norm else "The training loss jumps"
     return Diagnosis(
         "loss-spike",
-        summary,
+        f"{who} at {places}, first at {since(first.onset.first_step)}.",
         Severity.MINOR,
-        confidence=sure(case, LOSS),
+        confidence=sure(case, LOSS, plain=norm is not None),
         onset=first.onset,
         end_step=jumps[-1][0].span.last_step,
-        evidence=evidence,
+        evidence=some(
+            primary(loss, f"The loss is {num(number(loss, 'ratio'))} times its surroundings at {since(loss.onset.first_step)} only."),
+            related(norm, f"The gradient norm is {num(number(norm, 'ratio'))} times its surroundings at the same step.") if norm else None,
+        ),
         causes=_causes(case, loss, len(jumps)),
-        fixes=_fixes(case, loss, Severity.MINOR),
+        fixes=_fixes(case, loss, Severity.MINOR, "bad-batch"),
         rivals=("non-finite-loss", "loss-divergence", "warmup-too-short", "learning-rate-jump", "resume-bump"),
     )
 
@@ -153,6 +170,7 @@ def _causes(case: Case, spike: Finding, many: int) -> tuple[Cause, ...]:
     sudden = case.together(spike.onset, "jump", "grad_norm", slack=case.near(2.0, 0.0))
     slow = number(spike, "recovered_after") > 20
     rate, peak = case.value_at("lr", spike.onset.first_step), case.highest("lr")
+    left, left_says = left_behind(case, spike), "The training loss comes back and the evaluation loss does not: they are no longer alike."
     return ranked(
         (
             cause(
@@ -161,7 +179,17 @@ def _causes(case: Case, spike: Finding, many: int) -> tuple[Cause, ...]:
                 1.0,
                 when(sudden, 2, "The gradient norm jumps at the same step, without a rise before it."),
                 when(not slow, 1, "The loss is back within 20 steps."),
+                when(left, -2, left_says),
                 would_decide="the data position: a replay from a checkpoint spikes at the same batch",
+            ),
+            cause(
+                "data-shift",
+                "The data come from another source from there on, which the model then learns",
+                0.2,
+                when(left, 3, left_says),
+                when(slow, 1, "The loss needs more than 20 steps to return."),
+                when(not slow, -2, "The loss is back within 20 steps."),
+                would_decide="the loss per data source",
             ),
             cause(
                 "beta2-too-large",
@@ -198,8 +226,10 @@ def _causes(case: Case, spike: Finding, many: int) -> tuple[Cause, ...]:
     )
 
 
-def _fixes(case: Case, spike: Finding, severity: Severity) -> tuple[Fix, ...]:
+def _fixes(case: Case, spike: Finding, severity: Severity, first: str) -> tuple[Fix, ...]:
     look = fix("check-data", values={"step": spike.onset.first_step})
+    if first == "data-shift":
+        return look, fix("mix-data"), fix("shuffle-data")
     if severity is Severity.MINOR:
         return look, fix("clip-gradients", values={"clip": healthy_clip(case, spike.onset)})
     rollback = fix("roll-back-and-skip", values={"step": max(case.first_step, spike.onset.first_step - 100), "batches": 200})

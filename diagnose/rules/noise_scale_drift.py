@@ -114,8 +114,8 @@ def _causes(case: Case, trace: Finding | None, signal: Finding | None) -> tuple[
     return ranked(
         (
             cause(
-                "label-noise",
-                "The labels or the data become noisier",
+                "noise-growing",
+                "The labels or the data become noisier and noisier",
                 1.0,
                 when(trace, 2, "The variance of the gradient rises."),
                 when(signal and not trace, -1, "Only the squared gradient norm moves."),
@@ -123,7 +123,7 @@ def _causes(case: Case, trace: Finding | None, signal: Finding | None) -> tuple[
             ),
             cause("lr-too-high", "The run becomes unstable", 0.5, when(case.found("growth", "grad_norm"), 1, "The gradient norm grows.")),
             cause(
-                "batch-too-small",
+                "batch-below-critical",
                 "The batch is too small for this stage of the training",
                 0.4,
                 when(signal, 1, "The squared gradient norm falls."),
@@ -147,7 +147,7 @@ def _far_above_batch(case: Case) -> Diagnosis | None:
         evidence=(
             primary(found, f"In the last third the noise scale is {num(level)}, {num(level / batch)} times the batch of {num(batch)}."),
         ),
-        causes=ranked((cause("batch-too-small", "The batch is far below the critical one", 1.0),)),
+        causes=ranked((cause("batch-below-critical", "The batch is far below the critical one", 1.0),)),
         fixes=(
             fix("larger-batch", values={"batch": round(min(level / 2, 8 * batch))}),
             fix("lower-lr", values={"lr": calmer_lr(case, case.whole)}),

@@ -148,6 +148,7 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
     overflow = case.said("overflow", within=before)
     calm = case.has(NORM) and not grows
     early = onset.first_step - case.first_step <= 3 * warmup_floor(case)
+    again = not any(number(f, "to_end") > 0 for f in case.found("nonfinite", LOSS)) and not case.facts.get("loss_field_missing")
     growing, silent = "The gradient norm grows before the first non-finite loss.", "The gradient norm gives no warning."
     return ranked(
         (
@@ -171,20 +172,29 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
                 when(precision in ("fp32", "bf16"), -3, f"The precision is {precision}."),
             ),
             cause(
+                "numeric-fault",
+                "One operation fails on some inputs: a logarithm or a division of zero, a batch without a label, a corrupt sample",
+                0.8,
+                when(calm, 2, silent),
+                when(grows, -2, growing),
+                when(again, 1, "The loss is finite again afterwards: the weights are unharmed."),
+                would_decide="a replay of that batch with anomaly detection, which names the operation",
+            ),
+            cause(
                 "masked-labels",
                 "A batch without any label gives 0/0",
-                0.6,
+                0.4,
                 when(calm, 2, silent),
                 when(grows, -2, growing),
                 would_decide="the number of labels that count, per batch",
             ),
             cause(
                 "bad-batch",
-                "A corrupt batch, or a logarithm or division of zero in the loss",
-                0.6,
+                "A corrupt batch",
+                0.4,
                 when(calm, 2, silent),
                 when(grows, -1, growing),
-                would_decide="a replay of that batch with anomaly detection",
+                would_decide="a look at that batch",
             ),
             cause(
                 "no-clipping",

@@ -64,7 +64,9 @@ def judge(case: Case) -> Iterator[Diagnosis]:
             related(loader, "The time to load data rises with it.") if loader else None,
         ),
         causes=_causes(case, shift, loader),
-        fixes=(fix("tune-loader"), fix("check-hardware", values={"step": shift.onset.first_step})),
+        fixes=(fix("tune-loader"), fix("profile-step"), fix("check-hardware"))
+        if loader
+        else (fix("profile-step"), fix("check-hardware"), fix("tune-loader")),
         rivals=("periodic-stalls",),
     )
 

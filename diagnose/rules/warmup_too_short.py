@@ -115,7 +115,7 @@ def _causes(case: Case, incident: Finding) -> tuple[Cause, ...]:
                 "post-norm",
                 "Normalisation after the residual sum makes the first gradients large",
                 0.3,
-                when(norm == "post", 2, "The model normalises after the residual sum."),
+                when(norm == "post", 1, "The model normalises after the residual sum."),
                 when(norm == "pre", -3, "The model normalises before each block."),
             ),
             cause(
