@@ -20,6 +20,7 @@ BURST_STEPS = 5  # logged points: longer is no burst
 STEADY, EXPLODED = 1.5, 3.0  # times the norm at the start of the run (knowledge G1)
 STABLE = 0.2  # share of the run before the break that a learning rate has been borne for
 TAKEN_BACK = 0.3  # share of a step: label noise of the labelled runs leaves at least 0.7 of it to the end, new sources at most 0.65
+TURN = 0.1  # share of the run: how near the lowest evaluation loss lies to the spike that turned it (evaluations are rare)
 PART = 0.05  # share of the run that levels are taken over
 
 
@@ -82,7 +83,9 @@ def left_behind(case: Case, spike: Finding) -> bool:
     then = case.value_at(EVAL, back + 1)
     if before is None or base is None or peak is None or end is None or train is None or then is None or peak <= base:
         return False
-    return train < base + (peak - base) / 4 and min(end, then) - before >= (peak - base) / 4
+    turns = any(f.onset.overlaps(spike.onset, max(case.near(), round(TURN * case.length))) for f in case.found("eval-minimum", EVAL))
+    rise, part = end - before, (peak - base) / 4
+    return train < base + part and rise >= part and (then - before >= part or (turns and then > before))
 
 
 # -- causes that every lasting rise of the loss shares

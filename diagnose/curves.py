@@ -342,6 +342,15 @@ def peak_over_ar1(values: Array, *, periods: int = 5) -> tuple[float, float, flo
     return best
 
 
+def autocorrelations(values: Array, count: int) -> Array:
+    """Autocorrelations at lags 0 to `count` - 1 (biased estimate, by FFT); zeros after lag 0 for a constant."""
+    n = len(values)
+    count = min(count, n)
+    spectrum_ = np.fft.rfft(values - values.mean(), 2 * n)
+    sums = np.fft.irfft(spectrum_ * np.conj(spectrum_))[:count]
+    return np.asarray(sums / sums[0], np.float64) if n and sums[0] > 0 else np.r_[1.0, np.zeros(max(count - 1, 0))]
+
+
 def alternation(values: Array) -> float:
     """Period-2 statistic A = Σ(-1)^t r_t / √Σ r_t² (healthy range of 74 runs: -1.4 to 0.7)."""
     total = float(np.dot(values, values))

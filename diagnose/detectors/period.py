@@ -1,7 +1,9 @@
-"""Oscillation: a line in the spectrum over an AR(1) null, or values that alternate from step to step.
+"""Oscillation: a line in the spectrum over an AR(1) null, a pattern that returns, or values that alternate from step to step.
 
 Kind "period": p < 1e-4, at least 5 periods, the same period (±5 %) in two windows, amplitude at least .35 noise widths and .5 %
-(numbers period_steps, amplitude in noise widths, p, share). Kind "alternation": |A| > 5 (numbers A, amplitude).
+(numbers period_steps, amplitude in noise widths, p, share); or an autocorrelation that stands alone at a lag and returns at twice
+the lag (number repeats: how much of the variance the pattern explains), as when the same batches come in the same order. Kind
+"alternation": an autocorrelation below -1/2 at the first lag in some window, or |A| > 5 (numbers A, amplitude, correlation).
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ class Period:
     agree: float = 0.05  # of the period, between windows
     alike: float = 0.5  # correlation of the two halves' folds: the same shape at the same phase is a period too
     alternating: float = 5.0  # |A|; healthy runs stay within 1.4 (O9)
+    opposed: float = -0.5  # autocorrelation at the first lag; windows of 54 healthy runs stay above -0.24
+    repeating: float = 0.15  # autocorrelation above those of the neighbouring lags; healthy runs stay below 0.13 ...
+    repeating_z: float = 6.0  # ... and below 4 of its standard errors, 1/√n
     harmonics: int = 40  # multiples of the strongest line that are tried as the period
     least: int = 64
     longest: int = 1 << 17  # points looked at: the last ones; a longer run has its period there too
@@ -44,8 +49,73 @@ class Period:
         skip = min(len(y) // 10, 200)
         steps, y = steps[skip:][-self.longest :], y[skip:][-self.longest :]
         residual = curves.winsorised(curves.detrended(y))
-        found = self._alternation(signal, steps, residual)
-        return tuple(found) if found else tuple(self._period(signal, steps, residual))
+        for look in (self._opposed, self._repeats, self._alternation, self._period):
+            found = look(signal, steps, residual)
+            if found:
+                return tuple(found)
+        return ()
+
+    def _opposed(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
+        """Values that change sides from point to point, also where the phase slips (a period near two)."""
+        window = min(len(r), 200)
+        starts = range(0, len(r) - window + 1, max(1, window // 4))
+        scores = [float(curves.autocorrelations(r[s : s + window] - np.median(r[s : s + window]), 2)[1]) for s in starts]
+        strong = [s for s, a in zip(starts, scores, strict=True) if a <= self.opposed]
+        if not strong:
+            return []
+        first, last = strong[0], min(len(r), strong[-1] + window)
+        part = r[first:last]
+        swing = float(np.median(np.abs(np.diff(part)))) / 2
+        if swing < 0.4 * self.effect:
+            return []
+        begin = int(signal.steps[0]) if first == 0 else int(steps[first])  # what was skipped at the start may swing too
+        return [
+            Finding(
+                "alternation",
+                signal.name,
+                Span(int(steps[first]), int(steps[last - 1])),
+                size=math.expm1(min(swing, 50.0)) if curves.in_log(signal) else swing,
+                strength=-min(scores) * math.sqrt(window),
+                onset=Span(begin, int(steps[min(len(steps) - 1, first + window // 4)])),
+                numbers=Frozen(
+                    A=curves.alternation(part),
+                    amplitude=swing / max(curves.spread(part), 1e-12),
+                    period_steps=2.0 * signal.steps_per_point,
+                    correlation=min(scores),
+                ),
+            )
+        ]
+
+    def _repeats(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
+        """The same pattern again and again: an autocorrelation that neighbouring lags do not share."""
+        n = len(r)
+        longest = n // self.periods
+        if longest < 4:
+            return []
+        lags = curves.autocorrelations(r, 2 * longest + 2)
+        alone = lags[1:-1] - np.maximum(np.maximum(lags[:-2], lags[2:]), 0.0)  # alone[k] is lag k + 1
+        near = alone[2:longest]
+        top = 3 + int(np.argmax(near))
+        if alone[top - 1] < max(self.repeating, self.repeating_z / math.sqrt(n)) or lags[2 * top] < 0.5 * alone[top - 1]:
+            return []
+        good = [k for k in range(3, top) if lags[k] >= 0.9 * lags[top] and alone[k - 1] >= 0.5 * alone[top - 1]]
+        lag = min(good, default=top)
+        fold = curves.folded(r, float(lag))
+        amplitude, width = float(np.std(fold)) * math.sqrt(2.0), curves.spread(r - fold)
+        if amplitude < self.effect:
+            return []
+        per = signal.steps_per_point
+        return [
+            Finding(
+                "period",
+                signal.name,
+                Span(int(steps[0]), int(steps[-1])),
+                size=math.expm1(min(amplitude, 50.0)) if curves.in_log(signal) else amplitude,
+                strength=float(alone[top - 1]) * math.sqrt(n),
+                onset=Span(int(signal.steps[0]), int(steps[min(n - 1, lag)])),
+                numbers=Frozen(period_steps=lag * per, amplitude=amplitude / max(width, 1e-12), repeats=float(lags[lag]), periods=n / lag),
+            )
+        ]
 
     def _alternation(self, signal: Signal, steps: Index, r: Array) -> list[Finding]:
         window = 512 if len(r) >= 512 else len(r)

@@ -66,7 +66,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         ),
         causes=causes,
         fixes=_fixes(case, swing, causes),
-        rivals=("loss-divergence", "non-finite-loss"),
+        rivals=("loss-divergence", "non-finite-loss", "overfitting"),
     )
 
 
@@ -83,6 +83,7 @@ def _causes(case: Case, swing: Finding, period: float) -> tuple[Cause, ...]:
     start = swing.onset.first_step - case.first_step <= case.near()
     epoch = case.facts.get("steps_per_epoch")
     matches = isinstance(epoch, (int, float)) and epoch > 0 and abs(period / epoch - round(period / epoch)) < 0.03 and period >= 0.9 * epoch
+    again = number(swing, "repeats") > 0
     return ranked(
         (
             cause(
@@ -99,6 +100,7 @@ def _causes(case: Case, swing: Finding, period: float) -> tuple[Cause, ...]:
                 0.8,
                 when(rings, 2, f"The period fits a momentum of {num(beta)}."),
                 when(two, -3, "Ringing has a longer period."),
+                when(again, -2, "The pattern is uneven; ringing is smooth."),
                 when(beta is not None and beta >= 0.97, 2, f"The momentum is {num(beta)}."),
                 when(beta is not None and beta <= 0.9, -1, f"The momentum is only {num(beta)}."),
             ),
@@ -108,6 +110,7 @@ def _causes(case: Case, swing: Finding, period: float) -> tuple[Cause, ...]:
                 1.0,
                 when(matches, 3, f"The period is a multiple of the epoch ({num(float(epoch)) if matches and epoch else ''} steps)."),
                 when(start, 1, "It is there from the first step on."),
+                when(again, 2, "The same uneven pattern returns point for point, as when the same batches come again."),
                 when(two, -2, "The period is two logged points."),
                 when(beta is not None and beta >= 0.97 and rings, -1, "The period fits the momentum as well."),
                 would_decide="" if epoch else "the epoch, or the source of each batch",
