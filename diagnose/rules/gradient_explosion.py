@@ -60,7 +60,11 @@ TOGETHER = 3.0  # times the base when the loss breaks with it (knowledge G1)
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The strongest growth of the gradient norm that the loss confirms or that is large by itself."""
     grown = [f for f in case.found("growth", NORM, masked=False) if _counts(case, f)]
-    bursts = [f for f in case.found("spike", NORM, masked=False) if number(f, "ratio") >= ALONE and _breaks(case, f)]
+    bursts = [
+        f
+        for f in case.found("spike", NORM, masked=False)
+        if number(f, "ratio") >= ALONE and _breaks(case, f) and not _as_at_the_start(case, f)
+    ]
     growth = grown[0] if grown else strongest(bursts)
     if growth is None:
         return

@@ -36,6 +36,7 @@ from diagnose.wording import calmer_lr, cause, num, number, percent, primary, re
 
 LOSS, NORM = "loss/train", "grad_norm"
 LEAST = 0.005  # amplitude as a share of the loss below which a swing costs nothing
+CLEAR = 1.0  # noise widths that a pattern of the gradient norm must have by itself
 LARGE = 0.05  # amplitude from which it is more than minor
 
 
@@ -45,6 +46,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     periods = [f for f in case.found("period", LOSS, masked=False) if not case.masks_at(f.span, "X2") and _share(case, f) >= LEAST]
     swing = strongest(swings) or strongest(periods)
     if swing is None:
+        yield from _in_the_norm(case)
         return
     period = 2 * case.signals[LOSS].steps_per_point if swing.kind == "alternation" else number(swing, "period_steps")
     share = _share(case, swing)
@@ -67,6 +69,28 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         causes=causes,
         fixes=_fixes(case, swing, causes),
         rivals=("loss-divergence", "non-finite-loss", "overfitting"),
+    )
+
+
+def _in_the_norm(case: Case) -> Iterator[Diagnosis]:
+    """A pattern that returns in the gradient norm and that the noise of the loss hides."""
+    found = [f for f in case.found("period", NORM, masked=False) if not case.masks_at(f.span, "X2")]
+    swing = strongest(f for f in found if number(f, "amplitude") >= CLEAR)
+    if swing is None:
+        return
+    period = number(swing, "period_steps")
+    causes = _causes(case, swing, period)
+    yield Diagnosis(
+        "loss-oscillation",
+        f"The gradient norm repeats every {num(period)} steps; the loss is too noisy to show it.",
+        Severity.MINOR,
+        confidence=sure(case, NORM, plain=False),
+        onset=swing.onset,
+        period_steps=period,
+        evidence=(primary(swing, f"The gradient norm repeats with an amplitude of {num(number(swing, 'amplitude'))} noise widths."),),
+        causes=causes,
+        fixes=_fixes(case, swing, causes),
+        rivals=("loss-divergence", "non-finite-loss", "overfitting", "gradient-explosion"),
     )
 
 

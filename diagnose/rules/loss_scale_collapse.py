@@ -51,10 +51,11 @@ SCALE, LOSS = "loss_scale", "loss/train"
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
-    """The first collapse after calibration, or the floor."""
+    """The collapse after calibration that lasts, else the deepest, or the floor."""
     fell = [f for f in case.found("scale-collapse", SCALE) if not number(f, "calibration") and not case.masks_at(f.onset, "X5")]
     floor = case.found("scale-floor", SCALE)
-    drop = fell[0] if fell else (floor[0] if floor else None)
+    worst = max(fell, key=lambda f: (number(f, "to_end"), number(f, "halvings")), default=None)
+    drop = worst or (floor[0] if floor else None)
     if drop is None:
         return
     said = case.said("scale-floor")

@@ -36,6 +36,7 @@ TIME = "time/step"
 RATES = ("throughput/samples", "throughput/tokens")
 REPORT, ALARM = 0.05, 0.10  # of 73 healthy runs none shifts by 5 % (knowledge T1)
 LASTS = 0.25  # of the run: shorter slow stretches come and go on shared machines; what is slow at the end lasts too
+TWICE = 1.0  # a step that takes twice the time is no jitter: half as long is enough
 UNSEEN = 0.02  # the new level must be this much slower than the slow tenth of the steps before: an unsteady machine has been there
 
 
@@ -91,7 +92,8 @@ def _lasts(case: Case, shift: Finding) -> bool:
     if case.last_step - start < min(100, case.length // 20) or start - case.first_step < case.length // 10:
         return False  # too little after it, or too little before it to know what is usual
     after = number(shift, "after")
-    until = min(case.last_step, start + round(LASTS * case.length))
+    share = LASTS if _slower(shift) < TWICE else LASTS / 2
+    until = min(case.last_step, start + round(share * case.length))
     late = case.level(shift.signal, Span(until - max(case.near(), case.length // 20), until))
     half = (number(shift, "before") + after) / 2
     return late is not None and (late >= half if shift.signal == TIME else late <= half)
