@@ -90,7 +90,7 @@ def _in_the_norm(case: Case) -> Iterator[Diagnosis]:
         evidence=(primary(swing, f"The gradient norm repeats with an amplitude of {num(number(swing, 'amplitude'))} noise widths."),),
         causes=causes,
         fixes=_fixes(case, swing, causes),
-        rivals=("loss-divergence", "non-finite-loss", "overfitting", "gradient-explosion"),
+        rivals=("loss-divergence", "non-finite-loss", "overfitting", "gradient-explosion", "loss-spike"),
     )
 
 

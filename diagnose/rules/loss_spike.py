@@ -67,10 +67,12 @@ SLOW = 200  # steps to recovery that divide fast from slow (knowledge O4)
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
-    """One diagnosis for all persistent spikes; without those, one for single steps that the gradient norm confirms."""
+    """One diagnosis for each incident of persistent spikes (for all of them when there are many); without those, for single steps."""
     spikes = [f for f in case.found("spike", LOSS, masked=False) if _is_spike(case, f)]
     if spikes:
-        yield _persistent(case, spikes)
+        apart = _incidents(case, spikes)
+        for group in apart if len(apart) <= EACH else [spikes]:
+            yield _persistent(case, group, len(spikes))
         return
     jumps = [(j, _norm_jump(case, j)) for j in case.found("jump", LOSS, masked=False)]
     jumps = [(j, g) for j, g in jumps if _stands_out(case, j, g)]
@@ -79,6 +81,17 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     else:
         for pair in jumps:
             yield _single(case, [pair])
+
+
+def _incidents(case: Case, spikes: list[Finding]) -> list[list[Finding]]:
+    """Spikes with less than a twentieth of the run between them are one incident."""
+    groups: list[list[Finding]] = []
+    for spike in spikes:
+        if groups and spike.onset.first_step - groups[-1][-1].span.last_step <= max(5 * case.near(), case.length // 20):
+            groups[-1].append(spike)
+        else:
+            groups.append([spike])
+    return groups
 
 
 def _stands_out(case: Case, jump: Finding, norm: Finding | None) -> bool:
@@ -106,12 +119,12 @@ def _norm_jump(case: Case, jump: Finding) -> Finding | None:
     return None
 
 
-def _persistent(case: Case, spikes: list[Finding]) -> Diagnosis:
+def _persistent(case: Case, spikes: list[Finding], total: int) -> Diagnosis:
     worst = max(spikes, key=lambda f: f.strength)
     first, many = spikes[0], len(spikes)
-    causes = _causes(case, worst, many)
+    causes = _causes(case, worst, total)
     back = max(number(f, "recovered_after") for f in spikes)
-    severity = Severity.MAJOR if many >= 3 or back > SLOW else Severity.MINOR
+    severity = Severity.MAJOR if total >= 3 or back > SLOW else Severity.MINOR
     base, peak = number(worst, "base"), number(worst, "peak")
     count = "" if many == 1 else f" {many} times"
     summary = (

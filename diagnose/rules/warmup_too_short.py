@@ -41,7 +41,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     warmup, floor = _warmup(case), warmup_floor(case)
     if warmup is None or warmup >= floor or adam(case) is False:
         return
-    window = Span(case.first_step, case.first_step + 3 * max(int(warmup), floor))
+    window = Span(case.first_step, case.first_step + 3 * max(int(warmup), floor // 2))  # 3·max(warm-up, 1/(1-β2)), knowledge O2
     incident = _incident(case, window)
     if incident is None:
         return
