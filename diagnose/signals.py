@@ -7,6 +7,7 @@ X5 resume, X10 first steps, X12 skipped steps. What a gate changed is said in th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -312,6 +313,25 @@ def _derive_skips(named: dict[str, Signal], events: Sequence[Event]) -> None:
         _add(named, "overflow_rate", skipped.steps, np.clip(share, 0.0, 1.0), source=skipped.logged_as)
 
 
+def _scale_window(scale: Signal | None, skipped: Signal | None) -> float | None:
+    """Steps between a change of the loss scale and the doubling after it, as logged; None for fewer than three doublings.
+
+    A scaler that doubles too early finds the edge again at once: what it skips then is its own probing (knowledge P1). A console
+    that prints the scale at overflows only shows the doubling as the same scale again, some steps later.
+    """
+    if scale is None:
+        return None
+    good = np.isfinite(scale.values) & (scale.values > 0)
+    steps, logs = scale.steps[good], np.log2(scale.values[good])
+    moves = np.diff(logs)
+    if skipped is not None and len(steps) and np.isin(steps, skipped.steps[skipped.values > 0]).all():
+        waits = np.diff(steps)[(moves >= 0) & (np.diff(steps) > 5)]
+        return float(np.median(waits)) if len(waits) >= 3 else None
+    changed = np.flatnonzero(moves != 0)
+    gaps = [(steps[b + 1] - steps[a + 1]) / max(1.0, float(moves[b])) for a, b in itertools.pairwise(changed.tolist()) if moves[b] > 0]
+    return float(np.median(gaps)) if len(gaps) >= 3 else None
+
+
 def _derive_noise_scale(named: dict[str, Signal], found: Mapping[str, Setting], facts: dict[str, Any]) -> None:
     """Unbiased pair (McCandlish 1812.06162): |G|² = (Bb·gb - Bs·gs)/(Bb - Bs), tr Σ = (gs - gb)/(1/Bs - 1/Bb); each averaged
     by an EMA of .99 of its own, then divided: averaging ratios is biased (knowledge B.6, N5)."""
@@ -395,6 +415,7 @@ def _schedule_facts(named: Mapping[str, Signal], found: Mapping[str, Setting], f
     elif _number(found, "schedule.warmup_steps") is not None:
         warm = facts["first_step"] + int(_number(found, "schedule.warmup_steps") or 0)
     facts["warmup_end"] = warm
+    facts["scale_window_seen"] = _scale_window(named.get("loss_scale"), named.get("steps/skipped"))
     vocab = _number(found, "model.vocab")
     if vocab and vocab > 1:
         facts["classes_ln"] = math.log(vocab)

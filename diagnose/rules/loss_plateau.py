@@ -25,6 +25,7 @@ Karpathy, "A Recipe for Training Neural Networks"; UMLAUT (Schoop et al. 2021); 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from diagnose import synth
@@ -40,7 +41,9 @@ EARLY = 0.25  # of the run after the end of the schedule: more than any planned 
 ENDED = 0.05  # of the peak rate: too small to move the loss (knowledge O16)
 FITTED = 0.01  # of the first loss: what remains after a fit
 LEARNED = 0.1  # share of the first loss that a run which learns has lost by its plateau
-FROM_SCRATCH = 5.0  # nats: a first loss that only an untrained language model has
+ENOUGH = 20  # points
+GUESS = 0.3  # nats between the first loss and -ln of the first accuracy, both noisy
+FROM_SCRATCH = 4.5  # nats: a first loss that only an untrained language model has (ln 128 = 4.85 for one of bytes)
 RIVALS = ("vanishing-gradient", "dead-layer", "warmup-too-short", "loss-divergence", "zero-loss", "gradient-underflow")
 TINY = {"adam": 1e-5, "other": 1e-4}  # rates below which a run from scratch hardly moves (knowledge O11, a fifth of usual ones)
 
@@ -128,7 +131,11 @@ def _slow(case: Case) -> Diagnosis | None:
     rate = case.highest("lr") or case.number("optimizer.lr")
     if not _rate_is_tiny(case) or first is None or late is None or not 0 <= first - late < LEARNED * first:
         return None
+    if case.points(LOSS) < ENOUGH or case.first_step > case.length:
+        return None  # a piece of a log, from the middle of a run: that it hardly moves there says nothing
     scratch = first > FROM_SCRATCH
+    if not scratch and not _trivial(case, first) and not _guesses(case, first):
+        return None  # a rate of 1e-6 is usual when a trained model is tuned further
     found = Finding("level", LOSS, case.whole, onset=case.whole, size=first - late)
     return Diagnosis(
         "loss-plateau",
@@ -146,6 +153,12 @@ def _slow(case: Case) -> Diagnosis | None:
 def _trivial(case: Case, level: float) -> bool:
     guess = case.facts.get("classes_ln")
     return isinstance(guess, (int, float)) and guess > 0 and abs(level - guess) <= TRIVIAL * guess
+
+
+def _guesses(case: Case, first: float) -> bool:
+    """Whether accuracy and loss of the first steps are those of a guess, 1/C and ln C."""
+    right = case.level("accuracy", Span(case.first_step, case.first_step + case.length // 10))
+    return right is not None and 0 < right < 1 and abs(first + math.log(right)) <= GUESS
 
 
 def _unlearned(case: Case, level: float) -> bool:

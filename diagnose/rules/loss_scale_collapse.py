@@ -48,6 +48,7 @@ from diagnose.wording import (
 )
 
 SCALE, LOSS = "loss_scale", "loss/train"
+DEEP = 8.0  # halvings that are more than the edge of fp16 moving, even when they are made up again
 
 
 def judge(case: Case) -> Iterator[Diagnosis]:
@@ -65,7 +66,7 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     yield Diagnosis(
         "loss-scale-collapse",
         f"The loss scale collapses from {since(drop.onset.first_step)} on, from {num(before)} to {num(after)}.",
-        Severity.CRITICAL if stays or loss is not None else Severity.MAJOR,
+        _severity(case, drop, stays, loss),
         confidence=sure(case, SCALE),
         onset=drop.onset,
         end_step=None if stays else drop.span.last_step,
@@ -77,6 +78,14 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         causes=_causes(case, drop, loss),
         fixes=_fixes(case, drop),
     )
+
+
+def _severity(case: Case, drop: Finding, stays: bool, loss: Finding | None) -> Severity:
+    """A scale that comes back while the loss goes on cost a few steps: shipped runs lived at scales of 8 to 1024 (knowledge P2)."""
+    if stays or loss is not None:
+        return Severity.CRITICAL
+    spiked = case.found("spike", LOSS, within=Span(drop.onset.first_step - case.near(), drop.span.last_step + 2 * case.near()))
+    return Severity.MAJOR if spiked or number(drop, "halvings") >= DEEP else Severity.INFO
 
 
 def _broken_loss(case: Case, drop: Finding) -> Finding | None:

@@ -13,7 +13,8 @@ when five and more steps in a row are skipped after the first hundred. Real heal
 Overflows of the first steps alone are *info*: the scaler is looking for its level. A collapse belongs to `loss-scale-collapse`.
 
 ## When it is wrong
-When the window and hysteresis are not known, 1000 and 2 are assumed; a window of 100 then looks five times too high.
+When neither the configuration nor the doublings of the logged scale tell the window, 1000 and a hysteresis of 2 are assumed; a
+window of 100 then looks five times too high.
 
 ## What to do
 Train in bf16; else lengthen the scale window, keep softmax and logits in fp32, and look for the layer that overflows.
@@ -54,7 +55,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 
 
 def _expected(case: Case) -> float:
-    return (case.number("loss_scale.hysteresis") or 2.0) / max(case.number("loss_scale.window") or 1000.0, 1.0)
+    window = case.number("loss_scale.window") or case.facts.get("scale_window_seen") or 1000.0
+    return (case.number("loss_scale.hysteresis") or 2.0) / max(float(window), 1.0)
 
 
 def _rate(case: Case, settled: Span) -> float | None:
