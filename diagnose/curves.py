@@ -357,6 +357,17 @@ def alternation(values: Array) -> float:
     return float(abs(values[::2].sum() - values[1::2].sum()) / math.sqrt(total)) if total > 0 else 0.0
 
 
+def highest(values: Array, starts: Index, ends: Index) -> Array:
+    """The maximum of values[a:b] for each pair of `starts` and `ends` (none empty); O(n log longest), by windows of powers of two."""
+    level = np.log2(np.maximum(ends - starts, 1)).astype(np.int64)
+    out, table = np.empty(len(starts)), values.copy()
+    for k in range(int(level.max(initial=-1)) + 1):
+        at = np.flatnonzero(level == k)
+        out[at] = np.maximum(table[starts[at]], table[ends[at] - (1 << k)])
+        table = np.maximum(table[: -(1 << k)], table[1 << k :])  # of twice as many values
+    return out
+
+
 def thin(values: Array, most: int) -> Index:
     """Indices of at most about `most` points: first, last, each bucket's lowest and highest, and all non-finite ends of runs."""
     n = len(values)

@@ -46,7 +46,7 @@ class ExactChange:
                 and i < 0.2 * len(v)
                 and delta[i] > 0
                 and bool((delta[: i + 1][np.isfinite(delta[: i + 1])] >= 0).all())
-                and v[i + 1] < 0.999 * v.max()
+                and (v[i + 1] < 0.999 * v.max() or v[i + 1] - v[i] <= 1.5 * (v[i] - v[i - 1]))
             )
             if ramp:
                 continue  # the first steps of a warm-up double the rate

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose import curves
 from diagnose.model import Finding, Frozen, Signal, Span
 
 
@@ -24,6 +25,8 @@ class ScalePath:
     halvings: float = 4.0
     within: int = 50  # steps
     fall: float = 64.0
+    past: int = 1000  # points whose median a deep fall is measured from
+    most: int = 10  # findings a signal
 
     def detect(self, signal: Signal) -> tuple[Finding, ...]:
         """`size` is before over after; `strength` the number of halvings."""
@@ -41,20 +44,28 @@ class ScalePath:
             if settled and logs[0] - logs[settled] >= self.halvings
             else []
         )
-        i = max(settled, 0)
-        while i < len(logs) - 1:
-            end = min(int(np.searchsorted(steps, steps[i] + max(self.within, 6 * signal.steps_per_point), side="right")), len(logs))
-            low = i + int(np.argmin(logs[i:end]))
-            past = float(np.median(logs[max(settled, i - 1000) : i + 1]))
-            if logs[i] - logs[low] >= self.halvings or past - logs[i] >= math.log2(self.fall):
+        reach = max(self.within, 6 * signal.steps_per_point)
+        i = settled
+        for k in self._candidates(steps, logs, settled, reach).tolist():
+            if k < i:
+                continue
+            end = int(np.searchsorted(steps, steps[k] + reach, side="right"))
+            low = k + int(np.argmin(logs[k:end]))
+            sunk = float(np.median(logs[max(settled, k - self.past) : k + 1])) - logs[k] >= math.log2(self.fall)
+            if logs[k] - logs[low] >= self.halvings or sunk:
                 stop = self._bottom(logs, low)
-                found.append(self._finding(signal, steps, logs, self._start(logs, i, low), stop, calibration=False))
-                if len(found) >= 10:
+                found.append(self._finding(signal, steps, logs, self._start(logs, k, low), stop, calibration=False))
+                if len(found) >= self.most:
                     break
                 i = stop + 1
-            else:
-                i += 1
         return (*found, *self._floor(signal, steps, logs))
+
+    def _candidates(self, steps: np.ndarray, logs: np.ndarray, first: int, reach: float) -> np.ndarray:
+        """Where a fall may begin: low values follow within reach, or higher ones stand in the past. A sieve, so that long runs are fast."""
+        at = np.arange(first, len(logs) - 1)
+        lowest = -curves.highest(-logs, at, np.searchsorted(steps, steps[at] + reach, side="right"))
+        before = curves.highest(logs, np.maximum(first, at - self.past), at + 1)
+        return at[(logs[at] - lowest >= self.halvings) | (before - logs[at] >= math.log2(self.fall))]
 
     def _settled(self, steps: np.ndarray, falls: np.ndarray, rises: np.ndarray, n: int) -> int:
         """The end of the first descent: the first rise, or a pause longer than ten times the usual distance of falls."""
@@ -62,7 +73,7 @@ class ScalePath:
             return 0
         end = int(rises[0]) if len(rises) else n - 1
         gaps = np.diff(falls)
-        for k, gap in enumerate(gaps.tolist()):
+        for k, gap in enumerate(gaps[: self.past].tolist()):
             if gap > max(10, 5 * float(np.median(gaps[: k + 1]))):
                 return min(end, int(falls[k]) + 1)
         return min(end, int(falls[-1]) + 1) if falls[-1] < 0.5 * n else min(end, int(falls[0]) + 1)
