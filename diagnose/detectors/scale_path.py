@@ -65,7 +65,8 @@ class ScalePath:
         at = np.arange(first, len(logs) - 1)
         lowest = -curves.highest(-logs, at, np.searchsorted(steps, steps[at] + reach, side="right"))
         before = curves.highest(logs, np.maximum(first, at - self.past), at + 1)
-        return at[(logs[at] - lowest >= self.halvings) | (before - logs[at] >= math.log2(self.fall))]
+        far = (logs[at] - lowest >= self.halvings) | (before - logs[at] >= math.log2(self.fall))
+        return np.asarray(at[far], np.int64)
 
     def _settled(self, steps: np.ndarray, falls: np.ndarray, rises: np.ndarray, n: int) -> int:
         """The end of the first descent: the first rise, or a pause longer than ten times the usual distance of falls."""
