@@ -86,7 +86,7 @@ class DepthProfile:
             return []
         a, b = max(runs, key=lambda r: r[1] - r[0])
         numbers = {
-            "zero": float(np.median(np.abs(v[a : b + 1])) < 1e-12),
+            "zero": float(_middle(v[a : b + 1]) < 1e-12),
             "share": (b - a + 1) / len(v),
             "layers": float(len(others)),
             "from_start": float(a <= 1),
@@ -115,8 +115,13 @@ class DepthProfile:
             inside = (other.steps >= span.first_step) & (other.steps <= span.last_step)
             part = other.values[inside]
             part = part[np.isfinite(part)]
-            count += int(len(part) > 1 and float(np.median(np.abs(part))) > 1e-12 and float(part.max()) > float(part.min()))
+            count += int(len(part) > 1 and _middle(part) > 1e-12 and float(part.max()) > float(part.min()))
         return count
+
+
+def _middle(values: curves.Array) -> float:
+    """The median size; of values so large that two of them can't be added, `HUGE`."""
+    return float(np.median(np.minimum(np.abs(values), curves.HUGE)))
 
 
 def _moves(signal: Signal) -> bool:
