@@ -41,9 +41,7 @@ class LevelShift:
         residual = curves.detrended(y) if curves.in_log(signal) and signal.good == "down" else y - np.median(y)
         size = max(1, min(self.block, len(y) // 30))
         mids, size = curves.blocks(curves.winsorised(residual), self.blocks, size)
-        width = curves.noise(mids)
-        if width <= 0:
-            width = 1e-9 * float(np.ptp(y))
+        width = max(curves.noise(mids), 1e-9 * float(np.ptp(y)), float(np.finfo(float).tiny))
         phi = curves.autocorrelation(np.diff(mids, prepend=mids[:1]))
         scaled = curves.winsorised(mids / width, 12.0)
         points = curves.segments(scaled, penalty=self.penalty * 2.0 * math.log(max(len(mids), 2)) * (1 + phi) / (1 - phi))

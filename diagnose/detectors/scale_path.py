@@ -51,10 +51,13 @@ class ScalePath:
                 continue
             end = int(np.searchsorted(steps, steps[k] + reach, side="right"))
             low = k + int(np.argmin(logs[k:end]))
-            sunk = float(np.median(logs[max(settled, k - self.past) : k + 1])) - logs[k] >= math.log2(self.fall)
-            if logs[k] - logs[low] >= self.halvings or sunk:
+            since = max(settled, k - self.past)
+            usual = float(np.median(logs[since : k + 1]))
+            fast, slow = logs[k] - logs[low] >= self.halvings, usual - logs[k] >= math.log2(self.fall)
+            start = self._start(logs, k, low) if fast else since + int(np.flatnonzero(logs[since : k + 1] >= usual)[-1])
+            if fast or (slow and start >= i):  # a slow fall is not the one told before, seen again from below
                 stop = self._bottom(logs, low)
-                found.append(self._finding(signal, steps, logs, self._start(logs, k, low), stop, calibration=False))
+                found.append(self._finding(signal, steps, logs, start, stop, calibration=False))
                 if len(found) >= self.most:
                     break
                 i = stop + 1

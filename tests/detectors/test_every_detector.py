@@ -1,4 +1,4 @@
-"""What holds for every detector, ours and a plug-in's: `diagnose.testing.check_detector`, and its promises on inputs that are searched for."""
+"""What holds for every detector: `diagnose.testing.check_detector`, and the same promises on inputs that are searched for."""
 
 from __future__ import annotations
 
