@@ -159,6 +159,15 @@ def warmup_floor(case: Case) -> int:
     return int(max(20, min(memory, 0.1 * planned)))
 
 
+def longer_warmup(case: Case) -> int | None:
+    """Steps of warm-up to propose; None where the run already has as many, or where the optimiser keeps no second moment."""
+    has = case.number("schedule.warmup_steps")
+    if has is None and case.warmup_end is not None:
+        has = float(case.warmup_end - case.first_step)
+    floor = warmup_floor(case)
+    return None if (has is not None and has >= floor) or adam(case) is False else floor
+
+
 def adam(case: Case) -> bool | None:
     """Whether the optimiser is of Adam's family; None when it is not known."""
     name = str(case.setting("optimizer.name", "") or "").lower()

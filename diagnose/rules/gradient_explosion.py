@@ -38,6 +38,7 @@ from diagnose.wording import (
     cause,
     clip_threshold,
     healthy_clip,
+    longer_warmup,
     neutral_settings,
     num,
     number,
@@ -211,10 +212,11 @@ def _causes(case: Case, growth: Finding) -> tuple[Cause, ...]:
 
 def _fixes(case: Case, growth: Finding) -> tuple[Fix, ...]:
     clip = fix("clip-gradients", values={"clip": healthy_clip(case, growth.onset) if case.setting("precision") != "fp16" else 1.0})
-    warm = fix("add-warmup", values={"steps": warmup_floor(case)})
+    steps = longer_warmup(case)
+    warm = (fix("add-warmup", values={"steps": steps}),) if steps else ()
     slower = fix("lower-lr", values={"lr": calmer_lr(case, growth.onset)})
     half = (fix("dynamic-loss-scale"), fix("bf16")) if case.setting("precision") == "fp16" else ()
-    return (slower, warm, clip, *half) if half else (clip, slower, warm)
+    return (slower, *warm, clip, *half) if half else (clip, slower, *warm)
 
 
 RULE = Rule(

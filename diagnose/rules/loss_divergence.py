@@ -40,6 +40,7 @@ from diagnose.wording import (
     cause,
     clip_threshold,
     healthy_clip,
+    longer_warmup,
     memory,
     neutral_settings,
     num,
@@ -205,7 +206,8 @@ def _fixes(case: Case, rise: Finding, causes: tuple[Cause, ...]) -> tuple[Fix, .
     start = rise.onset.first_step
     back = fix("roll-back-and-skip", values={"step": max(case.first_step, start - max(100, 2 * case.near())), "batches": 200})
     slower = fix("lower-lr", values={"lr": calmer_lr(case, rise.onset)})
-    warm = fix("add-warmup", values={"steps": warmup_floor(case)})
+    steps = longer_warmup(case)
+    warm = (fix("add-warmup", values={"steps": steps}),) if steps else ()
     clip = fix("clip-gradients", values={"clip": healthy_clip(case, rise.onset)})
     early = start - case.first_step <= 2 * warmup_floor(case)
     data = fix("check-data", values={"step": start})
@@ -214,7 +216,7 @@ def _fixes(case: Case, rise: Finding, causes: tuple[Cause, ...]) -> tuple[Fix, .
         return data, back, fix("larger-batch") if first == "noise-growing" else slower
     if first == "spike-not-recovered":
         return back, clip, data, slower
-    return (slower, warm, clip) if early else (back, slower, clip, data)
+    return (slower, *warm, clip) if early else (back, slower, clip, data)
 
 
 RULE = Rule(

@@ -33,7 +33,7 @@ from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Evidence, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
 from diagnose.remedies import fix
-from diagnose.wording import cause, num, number, percent, primary, related, since, some, sure, warmup_floor, when
+from diagnose.wording import cause, longer_warmup, num, number, percent, primary, related, since, some, sure, when
 
 LOSS = "loss/train"
 TRIVIAL = 0.02  # of ln(C): the loss of a guess (knowledge O12)
@@ -250,10 +250,11 @@ def _fixes(case: Case, causes: tuple[Cause, ...], ended: Finding | None) -> tupl
     if first == "lr-too-low":
         return fix("raise-lr", values={"lr": float(f"{3 * peak:.2g}") if peak else None}), test
     slower = fix("lower-lr", values={"lr": float(f"{peak / 2:.2g}") if peak else None})
-    warm = fix("add-warmup", values={"steps": warmup_floor(case)})
+    steps = longer_warmup(case)
+    warm = (fix("add-warmup", values={"steps": steps}),) if steps else ()
     if first == "dead-relu":
         return fix("change-activation"), slower, test
-    return (slower, warm, test) if first in ("lr-too-high", "post-norm") else (test, slower, warm)
+    return (slower, *warm, test) if first in ("lr-too-high", "post-norm") else (test, slower, *warm)
 
 
 RULE = Rule(

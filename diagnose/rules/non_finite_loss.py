@@ -40,6 +40,7 @@ from diagnose.wording import (
     cause,
     clip_threshold,
     grouped,
+    longer_warmup,
     neutral_settings,
     num,
     number,
@@ -214,7 +215,9 @@ def _fixes(case: Case, onset: Span, grows: bool) -> tuple[Fix, ...]:
     clip = fix("clip-gradients", values={"clip": 1.0})
     half = (fix("dynamic-loss-scale"), fix("bf16")) if case.setting("precision") == "fp16" else ()
     if grows or half:
-        return slower, clip, fix("add-warmup", values={"steps": warmup_floor(case)}), *half, find
+        steps = longer_warmup(case)
+        warm = (fix("add-warmup", values={"steps": steps}),) if steps else ()
+        return slower, clip, *warm, *half, find
     back = fix("roll-back-and-skip", values={"step": max(case.first_step, onset.first_step - 100), "batches": 200})
     return find, fix("guard-empty-labels"), fix("check-data", values={"step": onset.first_step}), back
 

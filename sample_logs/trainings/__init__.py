@@ -1,0 +1,1 @@
+"""The small trainings behind the sample logs: data and models, writers, and the runs."""
