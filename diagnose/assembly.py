@@ -108,16 +108,45 @@ def _tried() -> str:
 def _one_file(path: Path) -> Target:
     reader = claimed_by(path) if path.is_file() else None
     if reader is None or reader.companion:
-        what = (
-            "an empty file." if path.is_file() and not _size(path) else "not a log in a known format." if path.is_file() else "not a file."
-        )
-        raise NothingReadable(what, where=str(path), hint=_tried())
+        what, hint = _foreign(path)
+        raise NothingReadable(what, where=str(path), hint=hint or _tried())
     beside = []
     folder = reader.home(path)
     for place in dict.fromkeys((path.parent, folder)):
         beside += [p for p in _files_of(place) if p != path]
     companions = [("" + r.id, p) for p in beside if (r := _companion(p)) is not None]
     return Target(path.name, path.parent, ((reader.id, path), *companions))
+
+
+_UNPACK = "Unpack it and name the log."
+_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer: the log itself was not fetched.", "Fetch it with `git lfs pull`."),
+    (b"\x1f\x8b", "a file compressed with gzip.", _UNPACK),
+    (b"PK\x03\x04", "a zip archive.", _UNPACK),
+    (b"PK\x05\x06", "an empty zip archive.", ""),
+    (b"\xfd7zXZ\x00", "a file compressed with xz.", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd.", _UNPACK),
+    (b"BZh", "a file compressed with bzip2.", _UNPACK),
+    (b"\x89PNG", "a PNG image, not a log.", ""),
+    (b"\xff\xd8\xff", "a JPEG image, not a log.", ""),
+    (b"%PDF-", "a PDF document, not a log.", ""),
+    (b"\x7fELF", "a program, not a log.", ""),
+)
+
+
+def _foreign(path: Path) -> tuple[str, str]:
+    """What a file is that no reader claims, and what to do about it where that is evident."""
+    if not path.is_file():
+        return "not a file.", ""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        return f"can't be read: {error.strerror or error}.", "Check its permissions."
+    if not head:
+        return "an empty file.", ""
+    known = next(((what, hint) for start, what, hint in _SIGNATURES if head.startswith(start)), None)
+    return known or ("not a log in a known format.", "")
 
 
 def _companion(path: Path) -> Reader | None:

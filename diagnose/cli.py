@@ -258,7 +258,7 @@ def _tell(reports: Sequence[Report], paths: Sequence[str]) -> None:
             where = f"{path_shown(report)} in {where}"
         said = clean(report.verdict.removeprefix("Could not judge: "))
         tried = f" Read as {', '.join(dict.fromkeys(clean(s.reader) for s in report.sources))}." if report.sources else ""
-        odd = f" {clean(report.problems[0].what)}" if report.sources and report.problems else ""
+        odd = f" {_sentence(clean(report.problems[0].what))}" if report.sources and report.problems else ""
         _note(f"{'' if where in said else f'{where}: '}{said}{tried}{odd}")
         near = _near_command(where)
         if near:
@@ -269,6 +269,10 @@ def _tell(reports: Sequence[Report], paths: Sequence[str]) -> None:
         for outcome in report.outcomes:
             if outcome.status is Status.FAILED:
                 _note(f"the rule {clean(outcome.rule)} failed on {path_shown(report)}: {clean(outcome.error)}")
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
 
 
 def _near_command(word: str) -> str:

@@ -71,6 +71,8 @@ def find(paths: Iterable[str | Path]) -> tuple[list[Job], list[Report]]:
 
 
 def _jobs(path: Path) -> list[Job]:
+    if path.is_symlink() and not path.exists():
+        raise NothingReadable("a symbolic link that leads to no file.", where=str(path))
     if not path.exists():
         raise NothingReadable("there is no such file or directory.", where=str(path))
     saved = _saved(path)

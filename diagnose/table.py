@@ -205,8 +205,9 @@ def _load(path: Path) -> Run:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
+        why = str(error).rsplit("': ", 1)[-1].rstrip(".")  # Arrow's words without the path, which is told already
         raise BadTable(
-            f"not a readable Parquet file ({error}).", where=str(path), hint="Make it with `diagnose read RUN -o FILE`."
+            f"not a readable Parquet file ({why}).", where=str(path), hint="Make it with `diagnose read RUN -o FILE`."
         ) from error
     raw = (table.schema.metadata or {}).get(b"diagnose")
     if raw is None or [f.name for f in table.schema] != [n for n, _ in COLUMNS]:

@@ -42,7 +42,7 @@ def _load(path: Path, problems: list[Problem]) -> dict[str, Any] | None:
             return None
         state = json.loads(path.read_bytes().decode("utf-8-sig", "replace"))
     except (OSError, ValueError, RecursionError) as error:
-        problems.append(Problem(str(path), f"not whole JSON ({type(error).__name__}: {str(error)[:80]}); what can be read of it is"))
+        problems.append(Problem(str(path), f"not whole JSON ({str(error)[:80]}); its whole records are read"))
         return _salvage(path)
     return state if isinstance(state, dict) else None
 
