@@ -184,7 +184,12 @@ def _unscale(named: dict[str, Signal], facts: dict[str, Any]) -> None:
     g, s = norm.values[i], scale.values[j]
     good = np.isfinite(g) & np.isfinite(s) & (g > 0) & (s > 0)
     i, g, s = i[good], np.log(g[good]), np.log(s[good])
-    if len(g) < 4 or not np.ptp(s) > math.log(1.9):
+    if len(g) < 4:
+        return
+    if not np.ptp(s) > math.log(1.9):
+        if _carries_scale(float(np.median(g)), float(np.median(s))):
+            facts["grad_norm_scale_assumed"] = True
+            _divide(named, norm, scale, facts)
         return
     change = np.abs(np.diff(s)) > math.log(1.5)
     follows = np.abs(np.diff(g) - np.diff(s)) <= np.maximum(0.15 * np.abs(np.diff(s)), 0.15)
@@ -192,14 +197,26 @@ def _unscale(named: dict[str, Signal], facts: dict[str, Any]) -> None:
     correlation = float(np.corrcoef(g, s)[0, 1]) if np.ptp(g) > 0 else 0.0
     slope = float(np.polyfit(s, g, 1)[0])
     if (hits >= 3 and hits >= 0.6 * moves) or (correlation > 0.8 and 0.7 < slope < 1.3 and moves >= 2):
-        filled = np.interp(norm.steps, scale.steps, scale.values)
-        at = np.clip(np.searchsorted(scale.steps, norm.steps, side="right") - 1, 0, len(scale) - 1)
-        divisor = np.where(np.isfinite(scale.values[at]) & (scale.values[at] > 0), scale.values[at], np.maximum(filled, 1.0))
-        first = float(norm.values[np.isfinite(norm.values)][0]) if np.isfinite(norm.values).any() else math.nan
-        facts["grad_norm_was_scaled"] = True
-        facts["grad_norm_scaled_first"] = first
-        facts["grad_norm_scaled_highest"] = float(np.max(norm.values[np.isfinite(norm.values)]))
-        named["grad_norm"] = replace(norm, values=frozen(norm.values / divisor), resolution=0.0)
+        _divide(named, norm, scale, facts)
+
+
+def _carries_scale(norm: float, scale: float) -> bool:
+    """Whether a norm (ln) under one unchanging scale (ln) can only be that of the scaled loss: huge by itself, ordinary when divided.
+
+    At Megatron's first scale of 2^32 a logged norm of 1e10 is 2.3 (knowledge H4).
+    """
+    return scale >= math.log(2.0**12) and norm >= math.log(1e4) and math.log(1e-3) <= norm - scale <= math.log(1e3)
+
+
+def _divide(named: dict[str, Signal], norm: Signal, scale: Signal, facts: dict[str, Any]) -> None:
+    filled = np.interp(norm.steps, scale.steps, scale.values)
+    at = np.clip(np.searchsorted(scale.steps, norm.steps, side="right") - 1, 0, len(scale) - 1)
+    divisor = np.where(np.isfinite(scale.values[at]) & (scale.values[at] > 0), scale.values[at], np.maximum(filled, 1.0))
+    first = float(norm.values[np.isfinite(norm.values)][0]) if np.isfinite(norm.values).any() else math.nan
+    facts["grad_norm_was_scaled"] = True
+    facts["grad_norm_scaled_first"] = first
+    facts["grad_norm_scaled_highest"] = float(np.max(norm.values[np.isfinite(norm.values)]))
+    named["grad_norm"] = replace(norm, values=frozen(norm.values / divisor), resolution=0.0)
 
 
 def _drop_stale(named: dict[str, Signal], facts: dict[str, Any]) -> None:

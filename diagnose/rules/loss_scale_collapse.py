@@ -25,6 +25,7 @@ Micikevicius et al. (1710.03740); OPT-175B logbook; GLM-130B log (scale fell 30 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diagnose import synth
 from diagnose.case import Case, ranked
@@ -53,8 +54,9 @@ DEEP = 8.0  # halvings that are more than the edge of fp16 moving, even when the
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The collapse after calibration that lasts, else the deepest, or the floor."""
-    fell = [f for f in case.found("scale-collapse", SCALE) if not number(f, "calibration") and not case.masks_at(f.onset, "X5")]
     floor = case.found("scale-floor", SCALE)
+    fell = [_from_its_start(case, f) for f in case.found("scale-collapse", SCALE) if not number(f, "calibration") or floor]
+    fell = [f for f in fell if not case.masks_at(f.onset, "X5")]
     worst = max(fell, key=lambda f: (number(f, "to_end"), number(f, "halvings")), default=None)
     drop = worst or (floor[0] if floor else None)
     if drop is None:
@@ -78,6 +80,14 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         causes=_causes(case, drop, loss),
         fixes=_fixes(case, drop),
     )
+
+
+def _from_its_start(case: Case, fall: Finding) -> Finding:
+    """A search for the first scale that ends at the floor was none: it collapsed where it first fell."""
+    if not number(fall, "calibration"):
+        return fall
+    first = case.first_step_where(SCALE, 0.0, 0.75 * number(fall, "before"), fall.span)
+    return fall if first is None else replace(fall, onset=Span(first, first), span=Span(first, fall.span.last_step))
 
 
 def _severity(case: Case, drop: Finding, stays: bool, loss: Finding | None) -> Severity:

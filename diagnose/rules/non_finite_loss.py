@@ -55,6 +55,7 @@ from diagnose.wording import (
 )
 
 LOSS, NORM = "loss/train", "grad_norm"
+ROSE = 1.5  # times the loss before: damage that came before the NaN (knowledge O5)
 RUN = 3  # consecutive non-finite values that are more than a skipped step (knowledge G8)
 
 
@@ -138,8 +139,9 @@ def _unscaled(case: Case) -> Evidence | None:
         return None
     logged = case.facts.get("grad_norm_scaled_highest")
     top = f" (up to {num(float(logged))})" if isinstance(logged, (int, float)) else ""
+    sure_of_it = "most likely carries" if case.facts.get("grad_norm_scale_assumed") else "carries"
     return Evidence(
-        f"The logged gradient norm{top} carries the loss scale; divided by it, it reaches {num(case.highest(NORM))}.", about=NORM
+        f"The logged gradient norm{top} {sure_of_it} the loss scale; divided by it, it reaches {num(case.highest(NORM))}.", about=NORM
     )
 
 
@@ -147,7 +149,9 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
     precision, clip = case.setting("precision"), clip_threshold(case)
     scale = case.found("scale-collapse", "loss_scale", within=before) + case.found("scale-floor", "loss_scale", within=before)
     overflow = case.said("overflow", within=before)
-    calm = case.has(NORM) and not grows
+    peak, usual = case.highest(LOSS, before), case.value_at(LOSS, before.first_step)
+    rose = peak is not None and usual is not None and 0 < ROSE * usual <= peak
+    calm = case.has(NORM) and not grows and not rose
     early = onset.first_step - case.first_step <= 3 * warmup_floor(case)
     again = not any(number(f, "to_end") > 0 for f in case.found("nonfinite", LOSS)) and not case.facts.get("loss_field_missing")
     growing, silent = "The gradient norm grows before the first non-finite loss.", "The gradient norm gives no warning."
@@ -159,6 +163,7 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
                 1.0,
                 when(grows, 2, growing),
                 when(calm, -2, silent),
+                when(rose, 2, f"The loss had risen to {num(peak)} before it broke."),
                 when(early and case.number("schedule.warmup_steps") == 0, 1, "It breaks in the first steps, without a warm-up."),
                 would_decide="" if case.has(NORM) else "the gradient norm before clipping",
             ),
@@ -178,6 +183,7 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
                 0.8,
                 when(calm, 2, silent),
                 when(grows, -2, growing),
+                when(precision == "fp16" and scale, -1, "The loss scale collapses before it."),
                 when(again, 1, "The loss is finite again afterwards: the weights are unharmed."),
                 would_decide="a replay of that batch with anomaly detection, which names the operation",
             ),
