@@ -171,7 +171,7 @@ def _walk(root: Path) -> Iterable[Path]:
         dirs[:] = sorted(d for d in dirs if d not in _SKIP_DIRS) if len(here.parts) - base < MAX_DEPTH else []
         for name in sorted(names):
             path = here / name
-            if path.suffix.lower() in _NEVER or name.startswith(".") or not path.is_file():
+            if path.suffix.lower() in _NEVER or name.startswith(".") or not os.path.isfile(path):  # False where Path.is_file raises
                 continue
             count += 1
             if count > MAX_FILES:

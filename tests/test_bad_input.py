@@ -240,3 +240,23 @@ def test_a_log_in_another_encoding_is_read(encoding: str, run: Callable[..., tup
     code, out, err = run(str(path))
     assert code == 0, err
     assert "400 points" in out
+
+
+def test_files_that_may_not_even_be_asked_for_cost_only_themselves(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that may be listed but not entered: each file in it raises PermissionError, also when this user may do everything."""
+    for place in ("good", "closed"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "metrics.jsonl").write_text(HEALTHY)
+    real = os.stat
+
+    def stat_of(path: object, *more: object, **named: object) -> object:
+        if "closed/" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat_of)
+    code, out, err = run("scan", str(tmp_path))
+    assert "good" in out, err
+    assert code == 0
