@@ -72,8 +72,8 @@ def _share(step: Finding) -> float:
 
 
 def _counts(case: Case, step: Finding) -> bool:
-    if _share(step) < LEAST:
-        return False
+    if _share(step) < LEAST or case.value_at(LOSS, step.onset.first_step - 1) == 0:
+        return False  # a loss of exactly 0 is no level: zero-loss owns it
     broken = any(number(f, "to_end") > 0 and f.onset.first_step <= step.span.last_step for f in case.found("nonfinite", LOSS))
     if any(f.onset.first_step < step.onset.first_step - 2 * case.near() for f in case.found("divergence", LOSS)):
         return False  # a step of a rise that began before

@@ -55,7 +55,7 @@ from diagnose.wording import (
 )
 
 LOSS, NORM = "loss/train", "grad_norm"
-ROSE = 1.5  # times the loss before: damage that came before the NaN (knowledge O5)
+ROSE = 1.5  # times the loss of the untrained model: damage that came before the NaN
 RUN = 3  # consecutive non-finite values that are more than a skipped step (knowledge G8)
 
 
@@ -149,7 +149,7 @@ def _causes(case: Case, onset: Span, before: Span, grows: bool) -> tuple[Cause, 
     precision, clip = case.setting("precision"), clip_threshold(case)
     scale = case.found("scale-collapse", "loss_scale", within=before) + case.found("scale-floor", "loss_scale", within=before)
     overflow = case.said("overflow", within=before)
-    peak, usual = case.highest(LOSS, before), case.value_at(LOSS, before.first_step)
+    peak, usual = case.highest(LOSS, before), case.value_at(LOSS, case.first_step)
     rose = peak is not None and usual is not None and 0 < ROSE * usual <= peak
     calm = case.has(NORM) and not grows and not rose
     early = onset.first_step - case.first_step <= 3 * warmup_floor(case)
