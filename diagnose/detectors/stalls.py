@@ -21,6 +21,7 @@ class Stalls:
     shape: str = "stalls"
     kinds: tuple[str, ...] = ("stalls",)
     slow: float = 1.5
+    sharper: tuple[float, ...] = (4.0, 3.0, 2.5, 2.1, 1.8)  # the sharper the slow points, the less noise among them
     variation: float = 0.2  # of the distances
     count: int = 5
     least: int = 40
@@ -32,33 +33,42 @@ class Stalls:
         if len(v) < self.least:
             return ()
         middle = float(np.median(v))
-        for factor in (4.0, 2.5, 1.8, self.slow):  # the sharper the slow points, the less noise among them
-            at = np.flatnonzero(v > factor * middle)
-            at = at[np.r_[True, np.diff(at) > 1]] if len(at) else at
-            if len(at) < self.count or len(at) > len(v) // 3:
-                continue
-            gaps = np.diff(steps[at]).astype(float)
-            usual = float(np.median(gaps))
-            regular = np.abs(gaps / usual - np.round(gaps / usual)) < self.variation
-            near = np.abs(gaps / usual - 1) < self.variation
-            if usual < 3 * signal.steps_per_point or float(regular.mean()) < 0.85 or float(near.mean()) < 0.7:
-                continue
-            level = float(np.median(v[at]))
-            lost = float((v[at] - middle).sum() / v.sum())
-            numbers = {"period_steps": usual, "share": lost, "ratio": level / middle, "count": float(len(at)), "slow_s": level}
-            return (
-                Finding(
-                    "stalls",
-                    signal.name,
-                    Span(int(steps[at[0]]), int(steps[at[-1]])),
-                    direction="up",
-                    size=level / middle,
-                    strength=float(len(at)),
-                    onset=Span(int(steps[at[0]]), int(steps[at[0]])),
-                    numbers=Frozen(numbers),
-                ),
-            )
-        return ()
+        looks = [self._regular(steps, v > factor * middle, signal.steps_per_point) for factor in (*self.sharper, self.slow)]
+        at = max(looks, key=len)  # the look that sees most of them; the sharpest one among equals
+        if not len(at):
+            return ()
+        level = float(np.median(v[at]))
+        numbers = {
+            "period_steps": float(np.median(np.diff(steps[at]))),
+            "share": float((v[at] - middle).sum() / v.sum()),
+            "ratio": level / middle,
+            "count": float(len(at)),
+            "slow_s": level,
+        }
+        return (
+            Finding(
+                "stalls",
+                signal.name,
+                Span(int(steps[at[0]]), int(steps[at[-1]])),
+                direction="up",
+                size=level / middle,
+                strength=float(len(at)),
+                onset=Span(int(steps[at[0]]), int(steps[at[0]])),
+                numbers=Frozen(numbers),
+            ),
+        )
+
+    def _regular(self, steps: curves.Index, slow: curves.Flags, per: float) -> curves.Index:
+        """Where the slow points begin, if they come at a regular distance; else none."""
+        at = np.array([a for a, _ in curves.runs_of(slow)], np.int64)
+        if len(at) < self.count or len(at) > len(slow) // 3:
+            return at[:0]
+        gaps = np.diff(steps[at]).astype(float)
+        usual = float(np.median(gaps))
+        regular = np.abs(gaps / usual - np.round(gaps / usual)) < self.variation
+        near = np.abs(gaps / usual - 1) < self.variation
+        steady = usual >= 3 * per and float(regular.mean()) >= 0.85 and float(near.mean()) >= 0.7
+        return at if steady else at[:0]
 
 
 DETECTOR = Stalls()
