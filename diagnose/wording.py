@@ -30,8 +30,11 @@ def num(value: float | None) -> str:
 
 
 def grouped(count: float) -> str:
-    """A whole number in groups of three digits."""
-    return f"{round(count):,}".replace(",", THIN) if math.isfinite(count) else num(count)
+    """A whole number in groups of three digits; four digits stay together, as in a year or a step 1700."""
+    if not math.isfinite(count):
+        return num(count)
+    whole = round(count)
+    return str(whole) if abs(whole) < 10_000 else f"{whole:,}".replace(",", THIN)
 
 
 def percent(share: float) -> str:

@@ -207,3 +207,8 @@ def make_report():  # type: ignore[no-untyped-def]
 @pytest.fixture
 def make_diagnosis():  # type: ignore[no-untyped-def]
     return explosion
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--golden` writes the golden reports anew."""
+    parser.addoption("--golden", action="store_true", help="write the golden reports anew")

@@ -60,7 +60,7 @@ def _by_depth(case: Case, profile: Finding, stuck: Finding | None) -> Diagnosis:
     below = number(profile, "below_1e7_from")
     tiny = below > 0
     severity = Severity.MAJOR if tiny or stuck is not None else Severity.INFO
-    deep = f", and below {num(TINY)} from the layer {num(below)} below the output on" if tiny else ""
+    deep = f", and below {num(TINY)} from layer {num(below)} on, counted from the output" if tiny else ""
     return Diagnosis(
         "vanishing-gradient",
         f"The gradients vanish by depth: from {num(max(first, last))} to {num(min(first, last))} over {num(layers)} layers{deep}.",
