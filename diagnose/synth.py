@@ -162,6 +162,8 @@ def _level(values: Floats, i: int) -> float:
 
 def _residual(values: Floats, i: int) -> Floats:
     """The noise of the points from i on, as a factor: each point over the median of the 21 around it."""
+    if i >= len(values):
+        return np.empty(0)
     padded = np.pad(values[i:], 10, mode="reflect" if len(values) - i > 10 else "edge")
     around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 21), axis=1)
     return np.asarray(values[i:] / around[: len(values) - i], np.float64)
