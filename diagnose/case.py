@@ -6,6 +6,7 @@ A rule asks and compares; whatever must be computed from points is computed here
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -227,7 +228,7 @@ class Case:
         value = self.setting(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
-        return float(value) if math.isfinite(value) else None
+        return float(value) if abs(value) <= sys.float_info.max else None  # a whole number may be too large for a float
 
     def where(self, name: str) -> str:
         """Where a canonical setting was read, or an empty string."""

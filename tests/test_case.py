@@ -37,6 +37,7 @@ CASE = Case(
             "fp16": Setting("fp16", True),
             "clip": Setting("clip", math.inf),
             "name": Setting("name", "adam"),
+            "batch.global": Setting("batch.global", 10**400),
         }
     ),
     masks=(Mask("X1", "lr-change at 30", Span(25, 35)),),
@@ -113,7 +114,7 @@ def test_what_leads_is_the_nearest_before() -> None:
 def test_settings_are_numbers_only_when_they_are() -> None:
     assert CASE.setting("optimizer.lr") == CASE.number("optimizer.lr") == 3e-4
     assert CASE.where("optimizer.lr") == "ds.json"
-    assert [CASE.number(n) for n in ("fp16", "clip", "name", "nothing")] == [None] * 4
+    assert [CASE.number(n) for n in ("fp16", "clip", "name", "nothing", "batch.global")] == [None] * 5
     assert CASE.setting("nothing", 7) == 7
     assert CASE.where("nothing") == ""
 

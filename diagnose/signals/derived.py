@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +24,7 @@ def _add(named: dict[str, Signal], name: str, steps: Steps, values: Floats, *, s
 
 
 def derive(named: dict[str, Signal], found: Mapping[str, Setting], events: Sequence[Event], facts: dict[str, Any]) -> None:
+    """Adds every signal that follows from those that are logged; a logged one is never replaced."""
     _derive_times(named)
     _derive_skips(named, events)
     norm, clip = named.get("grad_norm"), number_of(found, "gradient_clipping")
@@ -33,9 +34,10 @@ def derive(named: dict[str, Signal], found: Mapping[str, Setting], events: Seque
 
 
 def number_of(found: Mapping[str, Setting], name: str) -> float | None:
+    """A canonical setting as a finite number, or None."""
     setting = found.get(name)
     value = None if setting is None else setting.value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         return None
     return float(value)
 

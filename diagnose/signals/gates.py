@@ -14,6 +14,7 @@ from diagnose.table import frozen
 
 
 def pass_gates(named: dict[str, Signal], facts: dict[str, Any]) -> None:
+    """All gates in order, on the signals in place; the facts say what each of them changed."""
     silent = [n for n, s in named.items() if _always_zero(n, s)]
     for name in silent:
         del named[name]

@@ -13,6 +13,7 @@ from diagnose.signals.derived import number_of, scale_window
 
 
 def extent(named: Mapping[str, Signal], facts: dict[str, Any]) -> None:
+    """First and last step, and steps a point, of the main signal, into the facts."""
     main = next((named[n] for n in ("loss/train", "grad_norm", "lr") if n in named and len(named[n]) > 1), None)
     main = main or max(named.values(), key=len, default=None)
     filled = [s for n, s in named.items() if len(s) and " by " not in n and not n.startswith("system/")] or (
@@ -25,6 +26,7 @@ def extent(named: Mapping[str, Signal], facts: dict[str, Any]) -> None:
 
 
 def schedule_facts(named: Mapping[str, Signal], found: Mapping[str, Setting], facts: dict[str, Any]) -> None:
+    """Peak and end of warm-up of the learning rate, the scaler's window, the classes of the loss, into the facts."""
     lr = named.get("lr")
     warm = None
     if lr is not None and len(lr) >= 5:
@@ -60,6 +62,7 @@ def _guard(facts: Mapping[str, Any]) -> int:
 
 
 def masks_of(named: Mapping[str, Signal], found: Mapping[str, Setting], events: Sequence[Event], facts: dict[str, Any]) -> list[Mask]:
+    """The known events of the run, each with the span in which it explains shapes."""
     guard = _guard(facts)
     masks = [Mask("X10", "the first steps of a run move a lot", Span(facts["first_step"], settled_from(named, facts)))]
     masks += _lr_masks(named.get("lr"), found, facts, guard)

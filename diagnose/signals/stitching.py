@@ -44,6 +44,7 @@ def _stray(steps: Steps, a: int, b: int) -> bool:
 
 
 def stitched(run: Run, facts: dict[str, Any]) -> dict[str, Signal]:
+    """The effective series of every metric by canonical name; where several sources log one metric, the best of them."""
     groups: dict[str, dict[tuple[str, int | None, str], list[Series]]] = {}
     readers = [s.reader for s in run.sources]
     for series in run.series:
