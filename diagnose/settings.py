@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -114,9 +115,12 @@ _PREFIXES = ("", "config_", "args_", "arguments_", "hparams_", "json_", "hparam_
 
 
 def _value(value: Any) -> Any:
-    """Strings that hold a number or a truth value as that; `auto`, `none` and empty as None."""
+    """Strings that hold a number or a truth value as that; `auto`, `none` and empty as None; a whole number beyond floats is infinite."""
+    if isinstance(value, list):
+        return [_value(v) for v in value]
     if not isinstance(value, str):
-        return value
+        huge = isinstance(value, int) and abs(value) > sys.float_info.max
+        return math.copysign(math.inf, value > 0 or -1) if huge else value
     text = value.strip()
     low = text.lower()
     if low in ("", "auto", "none", "null"):
@@ -163,7 +167,12 @@ def _number(found: Mapping[str, Setting], name: str) -> float | None:
 def _derive(found: dict[str, Setting]) -> None:
     """Precision from the two switches, betas from the list, loss scaling from its static value, norm position from words."""
     betas = found.pop("optimizer.betas", None)
-    if betas is not None and len(betas.value) >= 2 and all(isinstance(b, (int, float)) for b in betas.value[:2]):
+    if (
+        betas is not None
+        and isinstance(betas.value, list)
+        and len(betas.value) >= 2
+        and all(isinstance(b, (int, float)) for b in betas.value[:2])
+    ):
         for name, value in zip(("optimizer.beta1", "optimizer.beta2"), betas.value, strict=False):
             found.setdefault(name, replace(betas, name=name, value=float(value)))
     for switch, precision in (("bf16", "bf16"), ("fp16", "fp16")):

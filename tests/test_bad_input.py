@@ -260,3 +260,34 @@ def test_files_that_may_not_even_be_asked_for_cost_only_themselves(
     code, out, err = run("scan", str(tmp_path))
     assert "good" in out, err
     assert code == 0
+
+
+HOSTILE = (
+    b"1" + b"0" * 400,
+    b"-1" + b"0" * 400,
+    b"1e999",
+    b"NaN",
+    b"null",
+    b"true",
+    b'"x"',
+    b"[1]",
+    b"[[], {}]",
+    b"{}",
+    b'{"a": 1, "b": 2}',
+    b"-1",
+    b"0",
+    b"1e-320",
+)
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda v: v.decode()[:8])
+def test_a_configuration_with_any_values_breaks_no_rule(value: bytes, run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(HEALTHY)
+    config = b"""{"gradient_clipping": V, "train_batch_size": V, "train_micro_batch_size_per_gpu": V, "gradient_accumulation_steps": V,
+        "fp16": {"enabled": V, "loss_scale": V, "initial_scale_power": V, "loss_scale_window": V, "min_loss_scale": V},
+        "optimizer": {"type": V, "params": {"lr": V, "betas": V, "eps": V, "weight_decay": V}},
+        "scheduler": {"type": V, "params": {"warmup_num_steps": V, "total_num_steps": V, "warmup_max_lr": V}}}"""
+    (tmp_path / "ds_config.json").write_bytes(config.replace(b"V", value))
+    for format in ("text", "json", "markdown"):
+        code, _, err = run(str(tmp_path), "-f", format)
+        assert code == 0, err
