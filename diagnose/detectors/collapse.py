@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose import curves
 from diagnose.model import Finding, Frozen, Signal, Span
 
 
@@ -25,7 +26,7 @@ class Collapse:
     def detect(self, signal: Signal) -> tuple[Finding, ...]:
         """`size` is after over before; `strength` the share of the run."""
         n = len(signal)
-        v = np.where(np.isfinite(signal.values), signal.values, 0.0)
+        v = np.clip(np.where(np.isfinite(signal.values), signal.values, 0.0), -curves.HUGE, curves.HUGE)
         if n < self.least:
             return ()
         high = float(np.quantile(np.abs(v), 0.9))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose import curves
 from diagnose.model import Finding, Frozen, Signal, Span
 
 
@@ -36,7 +37,7 @@ class Dominance:
         shares = (v[: count * window].reshape(count, window) > 1.0).mean(axis=1)
         if not (shares > self.share).all():
             return ()
-        numbers = {"share": float((v > 1.0).mean()), "median_ratio": float(np.median(v)), "windows": float(count)}
+        numbers = {"share": float((v > 1.0).mean()), "median_ratio": float(np.median(np.minimum(v, curves.HUGE))), "windows": float(count)}
         return (
             Finding(
                 "mostly-above",
