@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose import assembly, metrics, registry
+from diagnose import assembly, curves, metrics, registry
 from diagnose import signals as stage
 from diagnose.assembly import Target, discover
 from diagnose.case import Case
@@ -47,6 +47,7 @@ def diagnose(what: Target | str | Path) -> Report:
     return judge(read(what))
 
 
+@curves.quietly
 def judge(run: Run) -> Report:
     """The report on a run table. A rule that fails costs itself."""
     ready = stage.build(run)
@@ -65,6 +66,7 @@ def judge(run: Run) -> Report:
     return _report(run, ready, findings, outcomes)
 
 
+@curves.quietly
 def judge_signals(
     named: Mapping[str, Signal], *, settings: Mapping[str, Any] | None = None, events: Sequence[Any] = ()
 ) -> tuple[Case, tuple[Outcome, ...]]:
@@ -241,15 +243,13 @@ def _report(run: Run, ready: stage.Signals, findings: tuple[Finding, ...], outco
 
 
 def _curves(named: Mapping[str, Signal], used: Iterable[str]) -> tuple[Curve, ...]:
-    from diagnose.curves import thin
-
     first = ("loss/train", "loss/eval", "grad_norm", "lr", "loss_scale")
     layers = [n for n in named if n.startswith("grad_norm/layer/")]
     names = [*(n for n in first if n in named), *(n for n in named if (n in metrics.CATALOGUE or n in used) and n not in first), *layers]
     out = []
     for name in dict.fromkeys(names[:64]):
         signal = named[name]
-        index = thin(signal.values, CURVE_POINTS) if len(signal) > CURVE_POINTS else np.arange(len(signal))
+        index = curves.thin(signal.values, CURVE_POINTS) if len(signal) > CURVE_POINTS else np.arange(len(signal))
         out.append(Curve(name, signal.logged_as, signal.unit, signal.steps[index], signal.values[index], points=len(signal)))
     return tuple(out)
 

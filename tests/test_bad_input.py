@@ -291,3 +291,19 @@ def test_a_configuration_with_any_values_breaks_no_rule(value: bytes, run: Calla
     for format in ("text", "json", "markdown"):
         code, _, err = run(str(tmp_path), "-f", format)
         assert code == 0, err
+
+
+@pytest.mark.parametrize("values", [(1e308, -1e308), (1e308, 1.7e308), (5e-324, 1e308), (0.0, 5e-324), (-1e308, -1.7e308)], ids=str)
+def test_a_log_of_the_largest_and_smallest_floats_is_judged_without_a_warning(
+    values: tuple[float, float], run: Callable[..., tuple[int, str, str]], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    names = ("loss", "eval_loss", "grad_norm", "learning_rate", "loss_scale", "step_time", "samples_per_sec", "noise_scale", "accuracy")
+    lines = []
+    for i in range(400):
+        cells = ", ".join(f'"{name}": {values[(i + k) % 2]!r}' for k, name in enumerate(names))
+        lines.append(f'{{"step": {i}, {cells}}}\n')
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    for format in ("text", "json", "markdown"):
+        code, _, err = run(str(tmp_path), "-f", format)
+        assert (code, err) == (0, "")
+    assert [f"{w.filename}:{w.lineno}: {w.message}" for w in recwarn if "numpy" in str(w.filename) or "diagnose" in str(w.filename)] == []
