@@ -41,7 +41,8 @@ class Spike:
         logs = curves.in_log(signal)
         window = min(self.window, max(20, len(y) // 4))
         base, width = curves.medians_before(y, window)
-        floor = max(self.floor if logs else 1e-9 * float(np.abs(y).max()), self._quantum(signal, logs), 0.5 * curves.noise(y))
+        least = self.floor if logs else max(1e-9 * float(np.abs(y).max()), float(np.finfo(float).tiny))
+        floor = max(least, self._quantum(signal, logs), 0.5 * curves.noise(y))
         z = (y - base) / np.maximum(width, floor)
         z[: min(window, max(10, window // 4))] = 0.0
         found: list[Finding] = []
