@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from diagnose import texts
-from diagnose.model import Event, Frozen, Problem, Setting, Source
+from diagnose.console import Facts
+from diagnose.model import Frozen, Problem, Setting, Source
 from diagnose.parts import RawRun, RawSeries, Reader
 
 _NAMES = re.compile(r"(?i)loss|norm|\blr\b|learning.rate|acc\b|accuracy|perplexity|ppl|reward")
@@ -28,8 +29,6 @@ _TIME_MS = re.compile(rf"\btime (?P<ms>{texts.NUM})ms\b")
 _EVAL = re.compile(rf"^step (?P<step>\d{{1,12}}): train loss (?P<train>{texts.NUM}), val loss (?P<val>{texts.NUM})")
 _MEGATRON = re.compile(r"\biteration\s{1,12}(?P<step>\d{1,12})/\s{0,12}\d{1,12} \|(?P<body>[^\n]{0,2000})")
 _CELL = re.compile(rf"\s?(?P<key>[^|:]{{1,60}}?(?:\([^)|]{{1,30}}\))?): {{1,8}}(?P<value>{texts.NUM})%? ?(?:\||$)")
-_ERROR = re.compile(r"^(?P<type>(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception|Interrupt)): (?P<says>.{0,300})")
-_RESUME = re.compile(r"(?i)^resum(?:ing|ed) (?:training )?from\b")
 _CODE = re.compile(r"[({]f?[\"']|print0?\(|\{[a-z_]+[:}]")
 _MOST_SETTINGS = 2000
 
@@ -103,7 +102,7 @@ def _own(text: str, line: texts.Line, columns: _Columns) -> bool:
     return False
 
 
-def _read_one(path: Path, source: int, problems: list[Problem], events: list[Event], settings: list[Setting]) -> list[RawSeries]:
+def _read_one(path: Path, source: int, problems: list[Problem], facts: Facts, settings: list[Setting]) -> list[RawSeries]:
     columns, miner, count = _Columns(), texts.Miner(), 0
     for line in texts.lines(path, problems):
         count = line.number
@@ -114,11 +113,8 @@ def _read_one(path: Path, source: int, problems: list[Problem], events: list[Eve
         if len(settings) < _MOST_SETTINGS and (setting := _setting(text, place)) is not None:
             settings.append(setting)
             continue
-        if hit := _ERROR.match(text):
-            events.append(Event("traceback", f"{hit['type']}: {hit['says']}", where=place, step=miner.step, rank=line.rank))
-            continue
-        if _RESUME.match(text):
-            events.append(Event("resume", text[:200], where=place, step=miner.step))
+        facts.step = miner.step
+        if facts.take(line):
             continue
         if _own(text, line, columns):
             continue
@@ -126,6 +122,7 @@ def _read_one(path: Path, source: int, problems: list[Problem], events: list[Eve
             columns.add(p.name, p.group, p.axis, p.rank, p.step, p.value, p.time)
     for p in miner.close(count):
         columns.add(p.name, p.group, p.axis, p.rank, p.step, p.value, p.time)
+    facts.close()
     if miner.overflowed:
         problems.append(Problem(str(path), "too many shapes of line; the rest was not searched for series"))
     return columns.series(source)
@@ -134,10 +131,12 @@ def _read_one(path: Path, source: int, problems: list[Problem], events: list[Eve
 def read(paths: Sequence[Path]) -> RawRun:
     """All recurring named numbers of the files."""
     problems: list[Problem] = []
-    events: list[Event] = []
+    facts = [Facts(p) for p in paths]
     settings: list[Setting] = []
-    series = [s for i, p in enumerate(paths) for s in _read_one(p, i, problems, events, settings)]
-    return RawRun(tuple(series), settings=tuple(settings), events=tuple(events), problems=tuple(problems), facts=Frozen(),
+    series = [s for i, p in enumerate(paths) for s in _read_one(p, i, problems, facts[i], settings)]
+    ends = [f.clean_end for f in facts]
+    return RawRun(tuple(series), settings=tuple(settings), events=tuple(e for f in facts for e in f.events), problems=tuple(problems),
+                  clean_end=False if False in ends else True if True in ends else None, facts=Frozen(),
                   sources=tuple(Source(str(p), "key-value") for p in paths))  # fmt: skip
 
 

@@ -453,6 +453,43 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
             "Rule out a larger batch, longer sequences and added evaluation first.",
             safe=True,
         ),
+        "free-disk": Entry(
+            "Free the disk or the quota, and keep fewer checkpoints",
+            "A checkpoint that can't be written ends the run, or is cut and can't be read.",
+            "The next save succeeds; look at the last one before you resume from it.",
+            "Temporary files and caches (datasets, compiled kernels) count too.",
+            safe=True,
+        ),
+        "more-host-memory": Entry(
+            "Give the job more host memory, or use fewer loader workers and less pinned memory",
+            "The kernel killed a process of the job for its memory, not the accelerator's.",
+            "The job's resident memory stays below its limit.",
+            "Memory that grows by the hour is a leak in the loader: more memory only delays it.",
+            (Plan("loader.workers", Slot("workers"), 0.5),),
+            safe=True,
+        ),
+        "resume-longer": Entry(
+            "Ask for more time, or save before the limit and resume",
+            "The scheduler ended the job; nothing broke in the training.",
+            "The run goes on from its last checkpoint.",
+            "`--signal=B:USR1@300` gives Slurm jobs five minutes' notice.",
+            safe=True,
+        ),
+        "find-hung-rank": Entry(
+            "Find the rank that stopped: compare the last collective of each rank, and turn the flight recorder on",
+            "A collective waits for every rank; the ranks that report the timeout are the ones that waited.",
+            "One rank with a lower sequence number, or none at all: look at its log and its node.",
+            "A longer timeout hides a deadlock. It helps only where one rank is slow for a known reason.",
+            _plans(env__TORCH_NCCL_TRACE_BUFFER_SIZE=2000, env__TORCH_NCCL_DUMP_ON_TIMEOUT=1),
+        ),
+        "debug-error": Entry(
+            "Run the failing step alone, synchronously, and look at the line that the error names",
+            "Errors of the accelerator are reported late, at a line that is often innocent.",
+            "The error at its true place, with the shapes that caused it.",
+            "CUDA_LAUNCH_BLOCKING=1 is slow: for a few steps only.",
+            _plans(env__CUDA_LAUNCH_BLOCKING=1),
+            safe=True,
+        ),
         # -- logging
         "log-more": Entry(
             "Log loss, learning rate and the gradient norm before clipping at every step",

@@ -447,6 +447,15 @@ SETTINGS: Mapping[str, Spelling] = MappingProxyType(
             {True: "detect_anomaly=True"},
         ),
         "env.NCCL_DEBUG": Spelling("how much NCCL prints", "level", shell="export NCCL_DEBUG={v}"),
+        "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Spelling(
+            "how many collectives the flight recorder keeps", "a whole number", shell="export TORCH_NCCL_TRACE_BUFFER_SIZE={v}"
+        ),
+        "env.TORCH_NCCL_DUMP_ON_TIMEOUT": Spelling(
+            "1 writes what the flight recorder holds at a timeout", "0 or 1", shell="export TORCH_NCCL_DUMP_ON_TIMEOUT={v}"
+        ),
+        "env.CUDA_LAUNCH_BLOCKING": Spelling(
+            "1 reports errors of kernels at their own line", "0 or 1", shell="export CUDA_LAUNCH_BLOCKING={v}"
+        ),
         "env.NCCL_IB_DISABLE": Spelling("1 keeps NCCL off InfiniBand; unset it", "0 or 1", shell="unset NCCL_IB_DISABLE"),
         "env.NCCL_SOCKET_IFNAME": Spelling("network interfaces NCCL may use", "pattern", shell="export NCCL_SOCKET_IFNAME={v}"),
         "env.PYTORCH_CUDA_ALLOC_CONF": Spelling(
