@@ -19,6 +19,8 @@ BURST_LOSS, BURST_NORM = 10.0, 30.0  # times the later level, times any usual no
 BURST_STEPS = 5  # logged points: longer is no burst
 STEADY, EXPLODED = 1.5, 3.0  # times the norm at the start of the run (knowledge G1)
 STABLE = 0.2  # share of the run before the break that a learning rate has been borne for
+SHORT_RATIO, SHORT_ROWS, SHORT_ALONE, SHORT_LEVEL = 1.3, 5, 2.5, 0.5  # ratio, rows, over the next step, nats: none of 2,400 healthy pieces
+LARGE_BATCH = 64  # sequences: losses of such batches differ by 1 to 2 % from row to row (BigScience)
 TAKEN_BACK = 0.3  # share of a step: label noise of the labelled runs leaves at least 0.7 of it to the end, new sources at most 0.65
 TURN = 0.1  # share of the run: how near the lowest evaluation loss lies to the spike that turned it (evaluations are rare)
 PART = 0.05  # share of the run that levels are taken over
@@ -72,6 +74,26 @@ def look(case: Case, rise: Finding) -> Break:
         steady=None if after is None or not begun else after <= STEADY * max(begun, case.level(NORM, _before(case, rise)) or 0.0),
         exploded=None if after is None or peak is None or not begun else after >= EXPLODED * begun or peak >= BURST_NORM / EXPLODED * begun,
     )
+
+
+def in_short_log(case: Case) -> Finding | None:
+    """A break of the loss in a log of a few rows that stands alone among them, or that a second signal or a large batch confirms."""
+    found = next(iter(case.found("short-break", LOSS, direction="up", masked=False)), None)
+    if found is None or found.size < SHORT_RATIO:
+        return None
+    numbers = found.numbers
+    plain = numbers["base"] >= SHORT_LEVEL and numbers["rows"] >= SHORT_ROWS and (numbers["alone"] >= SHORT_ALONE or numbers["alone"] == 0)
+    batch = case.number("batch.global") or case.level("batch_size") or 0.0
+    calm = batch >= LARGE_BATCH and numbers["base"] >= 1.0  # the noise of a large batch is a few per cent
+    return found if plain or calm or _confirmed(case, found) else None
+
+
+def _confirmed(case: Case, found: Finding) -> bool:
+    around = Span(found.onset.first_step, found.span.last_step)
+    norm = [f for f in case.found("short-break", NORM, direction="up") if f.size >= EXPLODED and f.onset.overlaps(around)]
+    broken = case.found("nonfinite", (LOSS, NORM), within=around) or case.facts.get("loss_field_missing") is not None
+    scale, low = case.value_at("loss_scale", found.onset.first_step), case.lowest("loss_scale", around)
+    return bool(norm or broken) or (scale is not None and low is not None and 0 < low <= scale / 4)
 
 
 def left_behind(case: Case, spike: Finding) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-NOISY = ("nonfinite", "spike", "growth", "level-shift", "period", "drift", "plateau")
+NOISY = ("nonfinite", "spike", "growth", "level-shift", "period", "drift", "plateau", "short-break")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ _METRICS = (
         "",
         "none",
         True,
-        ("nonfinite", "spike", "growth", "level-shift", "period", "drift"),
+        ("nonfinite", "spike", "growth", "level-shift", "period", "drift", "short-break"),
         (
             "grad_norm",
             "train/grad_norm",
@@ -223,7 +223,7 @@ _METRICS = (
         "s",
         "down",
         True,
-        ("level-shift", "stalls", "drift"),
+        ("level-shift", "stalls", "drift", "short-break"),
         (
             "elapsed time per iteration (s)",
             "iteration-time",
@@ -277,7 +277,7 @@ _METRICS = (
         "1/s",
         "up",
         True,
-        ("level-shift",),
+        ("level-shift", "short-break"),
         (
             "samples per second",
             "samples/sec",
@@ -304,7 +304,7 @@ _METRICS = (
         "1/s",
         "up",
         True,
-        ("level-shift",),
+        ("level-shift", "short-break"),
         (
             "tokens_per_sec",
             "tps",

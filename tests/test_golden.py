@@ -67,7 +67,12 @@ def _rounded(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "77", "TZ": "Asia/Kathmandu"}, {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"}, {"LC_ALL": "C"}],
+    [
+        {"PYTHONHASHSEED": "1"},
+        {"PYTHONHASHSEED": "77", "TZ": "Asia/Kathmandu"},
+        {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"},
+        {"LC_ALL": "C"},
+    ],
     ids=str,
 )
 def test_the_report_does_not_depend_on_hash_seed_time_zone_or_locale(setting: dict[str, str]) -> None:

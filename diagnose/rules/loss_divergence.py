@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose import synth
-from diagnose.breaks import Break, data_shift, label_noise, look, noise_growing, spike_not_recovered
+from diagnose.breaks import Break, data_shift, in_short_log, label_noise, look, noise_growing, spike_not_recovered
 from diagnose.case import Case, Hypothesis, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -61,10 +61,10 @@ LEAST = 0.05  # rise above the running minimum that no healthy run of 74 had for
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The first lasting rise of the loss, unless a more specific rule owns it."""
-    rise = next((f for f in case.found("divergence", LOSS, masked=False) if _counts(case, f)), None)
+    rise = next((f for f in case.found("divergence", LOSS, masked=False) if _counts(case, f)), None) or _in_few_rows(case)
     if rise is None or _becomes_nan(case, rise) or _is_step(case, rise):
         return
-    size = number(rise, "rise", default=rise.size)
+    size = number(rise, "rise", default=rise.size - 1)
     lead = case.leads(rise, "growth", "grad_norm", within_steps=2 * case.near()) or case.leads(
         rise, "spike", "grad_norm", within_steps=2 * case.near()
     )
@@ -95,6 +95,11 @@ def judge(case: Case) -> Iterator[Diagnosis]:
 def _height(case: Case, rise: Finding, size: float) -> str:
     low, last = case.lowest(LOSS, Span(case.first_step, rise.onset.last_step)), case.value_at(LOSS, case.last_step)
     return f"{percent(size)} above the minimum" if low is None or last is None else f"from {num(low)} to {num(last)}"
+
+
+def _in_few_rows(case: Case) -> Finding | None:
+    found = in_short_log(case)
+    return found if found is not None and not found.numbers["returns"] else None
 
 
 def _counts(case: Case, rise: Finding) -> bool:
@@ -229,7 +234,7 @@ RULE = Rule(
     needs=(LOSS,),
     wants=("grad_norm", "lr", "loss_scale"),
     judge=judge,
-    uses=("divergence", "growth", "spike", "jump", "level-shift", "nonfinite", "jump-in-schedule", "scale-collapse"),
+    uses=("divergence", "short-break", "growth", "spike", "jump", "level-shift", "nonfinite", "jump-in-schedule", "scale-collapse"),
     examples=(
         fires(
             "a rise over three hundred steps that stays",

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose import synth
-from diagnose.breaks import left_behind
+from diagnose.breaks import in_short_log, left_behind
 from diagnose.case import Case, ranked
 from diagnose.model import Cause, Diagnosis, Finding, Fix, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -68,6 +68,10 @@ SLOW = 200  # steps to recovery that divide fast from slow (knowledge O4)
 
 def judge(case: Case) -> Iterator[Diagnosis]:
     """One diagnosis for each incident of persistent spikes (for all of them when there are many); without those, for single steps."""
+    short = in_short_log(case)
+    if short is not None and short.numbers["returns"]:
+        yield _few_rows(case, short)
+        return
     spikes = [f for f in case.found("spike", LOSS, masked=False) if _is_spike(case, f)]
     if spikes:
         apart = _incidents(case, spikes)
@@ -81,6 +85,22 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     else:
         for pair in jumps:
             yield _single(case, [pair])
+
+
+def _few_rows(case: Case, short: Finding) -> Diagnosis:
+    base, peak, last = (num(number(short, key)) for key in ("base", "peak", "last"))
+    return Diagnosis(
+        "loss-spike",
+        f"The training loss spikes at {since(short.onset.last_step)}, from {base} to {peak}, and is back at {last} at the end of the log.",
+        Severity.MINOR,
+        confidence=sure(case, LOSS),
+        onset=short.onset,
+        end_step=short.span.last_step,
+        evidence=(primary(short, f"The loss goes from {base} to {peak} within a row and comes back."),),
+        causes=_causes(case, short, 1),
+        fixes=_fixes(case, short, Severity.MINOR, "bad-batch"),
+        rivals=("non-finite-loss", "loss-divergence"),
+    )
 
 
 def _incidents(case: Case, spikes: list[Finding]) -> list[list[Finding]]:
@@ -261,7 +281,7 @@ RULE = Rule(
     since="0.1",
     needs=(LOSS,),
     wants=("grad_norm", "lr"),
-    uses=("spike", "jump", "growth", "nonfinite", "scale-collapse"),
+    uses=("spike", "short-break", "jump", "growth", "nonfinite", "scale-collapse"),
     judge=judge,
     examples=(
         fires("twice the loss, back after some forty steps", lambda: {LOSS: synth.with_spike(synth.loss(), at=1200, ratio=1.8, width=80)}),

@@ -65,6 +65,8 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     hidden = _hidden(case)
     if bad and (hidden is None or bad[0].onset.first_step <= hidden[0].first_step):
         yield _seen(case, bad)
+    elif not case.has(LOSS):
+        yield from _without_loss(case)
     elif hidden is not None:
         onset, says = hidden
         yield _diagnosis(
@@ -74,6 +76,16 @@ def judge(case: Case) -> Iterator[Diagnosis]:
             Severity.CRITICAL,
             Evidence(says, span=onset, role="primary", about=LOSS),
         )
+
+
+def _without_loss(case: Case) -> Iterator[Diagnosis]:
+    """A norm that is NaN to the end in rows that have no loss: what averages the loss leaves NaN out, and the column with it."""
+    bad = next((f for f in case.found("nonfinite", NORM) if number(f, "to_end") > 0), None)
+    if bad is None or number(bad, "longest") < RUN:
+        return
+    summary = f"The gradient norm is NaN from {since(bad.onset.first_step)} on, and no row has a loss: it is NaN too."
+    says = f"The gradient norm is not finite from {since(bad.onset.first_step)} to the end of the log, and no loss is logged."
+    yield _diagnosis(case, bad.onset, summary, Severity.CRITICAL, primary(bad, says))
 
 
 def _hidden(case: Case) -> tuple[Span, str] | None:
@@ -235,7 +247,7 @@ RULE = Rule(
     severity=Severity.CRITICAL,
     status="preview",
     since="0.1",
-    needs=(LOSS,),
+    needs=(f"{LOSS}|{NORM}",),
     wants=("grad_norm", "loss_scale"),
     uses=("nonfinite", "growth", "spike", "scale-collapse", "scale-floor"),
     judge=judge,

@@ -36,6 +36,8 @@ TIME = "time/step"
 RATES = ("throughput/samples", "throughput/tokens")
 REPORT, ALARM = 0.05, 0.10  # of 73 healthy runs none shifts by 5 % (knowledge T1)
 LASTS = 0.25  # of the run: shorter slow stretches come and go on shared machines; what is slow at the end lasts too
+FEW, APART = 5, 3.0  # rows of a short log, and times the largest other difference between two of them
+SECONDS = 1.0  # steps that take as long do not jitter by 5 %
 TWICE = 1.0  # a step that takes twice the time is no jitter: half as long is enough
 UNSEEN = 0.02  # the new level must be this much slower than the slow tenth of the steps before: an unsteady machine has been there
 
@@ -43,10 +45,12 @@ UNSEEN = 0.02  # the new level must be this much slower than the slow tenth of t
 def judge(case: Case) -> Iterator[Diagnosis]:
     """The largest lasting slow-down."""
     shifts = [(f, slower) for f in _shifts(case) if (slower := _slower(f)) >= REPORT and _lasts(case, f) and _unseen(case, f)]
+    shifts = shifts or [(f, f.size - 1) for f in _in_few_rows(case)]
     if not shifts:
         return
     shift, slower = max(shifts, key=lambda pair: (pair[0].signal == TIME, pair[1]))
-    before, after = number(shift, "before"), number(shift, "after")
+    few = shift.kind == "short-break"
+    before, after = (number(shift, "base"), number(shift, "peak")) if few else (number(shift, "before"), number(shift, "after"))
     loader = next((f for f in case.found("level-shift", "time/data", direction="up") if f.onset.overlaps(shift.onset, case.near())), None)
     what = "The time per step rises" if shift.signal == TIME else "The throughput falls"
     yield Diagnosis(
@@ -70,6 +74,14 @@ def judge(case: Case) -> Iterator[Diagnosis]:
         else (fix("profile-step"), fix("check-hardware"), fix("tune-loader")),
         rivals=("periodic-stalls",),
     )
+
+
+def _in_few_rows(case: Case) -> list[Finding]:
+    """A slow-down in a log too short for levels: far beyond the other differences between rows, and to the end."""
+    found = (*case.found("short-break", TIME, direction="up"), *case.found("short-break", RATES, direction="down"))
+    enough = [f for f in found if number(f, "before") >= 2 and number(f, "after") >= 2 and number(f, "rows") >= FEW]
+    slow = (case.level(TIME) or 0.0) >= SECONDS
+    return [f for f in enough if slow and number(f, "alone") >= APART and f.size >= 1 + REPORT and not number(f, "returns")]
 
 
 def _shifts(case: Case) -> list[Finding]:
@@ -140,7 +152,10 @@ RULE = Rule(
     since="0.1",
     needs=(f"{TIME}|{RATES[0]}|{RATES[1]}",),
     wants=("time/data",),
-    uses=("level-shift",),
+    uses=(
+        "level-shift",
+        "short-break",
+    ),
     judge=judge,
     examples=(
         fires(
