@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose import synth
+from diagnose.breaks import in_short_log
 from diagnose.case import Case, ranked
 from diagnose.model import Diagnosis, Evidence, Severity, Span
 from diagnose.parts import Rule, fires, quiet
@@ -34,6 +35,7 @@ from diagnose.remedies import fix
 from diagnose.wording import cause, num, sure, when
 
 LOSS, NORM = "loss/train", "grad_norm"
+OWN = 2  # rows of a loss of zero that zero-loss does not yet tell
 FALLS = 0.05  # of the first loss: a run that gets that much lower is trained
 ENOUGH = 20  # rows after which a loss that is not higher than at the start may be trained very slowly
 
@@ -46,8 +48,12 @@ def judge(case: Case) -> Iterator[Diagnosis]:
     if first is None or last is None:
         return
     low, high = case.lowest(LOSS), case.highest(LOSS)
-    learns = case.has("reward*|rewards/*|kl")
     constant = low == high
+    if case.found("divergence", LOSS) or in_short_log(case) is not None:
+        return  # the loss goes somewhere, and so do the weights
+    if constant and low == 0 and case.points(LOSS) > OWN:
+        return  # zero-loss owns it
+    learns = case.has("reward*|rewards/*|kl")
     if not constant and low != 0 and last < first * (1 - FALLS):
         return  # it is trained: the program does not compute the norm
     if not constant and case.points(LOSS) > ENOUGH and last <= first:
@@ -108,7 +114,7 @@ RULE = Rule(
     since="0.1",
     needs=(LOSS,),
     wants=(NORM,),
-    uses=(),
+    uses=("divergence", "short-break"),
     judge=judge,
     examples=(
         fires("a norm of zero, and a loss that stands", lambda: {LOSS: synth.constant(11.93, 300), NORM: synth.constant(0.0, 300)}),
