@@ -21,6 +21,7 @@ from diagnose.errors import NothingReadable
 from diagnose.model import Event, Frozen, Problem, Setting, Source, Steps
 from diagnose.parts import RawRun, RawSeries, Reader
 from diagnose.table import Run, Series, attempts_of, ordered
+from diagnose.transcript import transcribe
 
 MAX_FILES = 200_000  # of a folder; what lies beyond is said, not read
 MAX_DEPTH = 16
@@ -76,12 +77,21 @@ def _size(path: Path) -> int:
         return 0
 
 
-def claimed_by(path: Path) -> Reader | None:
-    """The first reader that claims a file, content tests first; None when none does."""
-    for reader in registry.readers():
-        if reader.claims(path):
-            return reader  # type: ignore[no-any-return]
-    return None
+def claimed_by(path: Path) -> tuple[Reader, ...]:
+    """The readers of a file, content tests first; the first one names its home and key. Empty when none claims it.
+
+    A file has one reader, save for console text: there every dialect that is spoken in it is asked, and where none of them brings
+    the loss (an engine's lines beside a user's own prints) the general ones too.
+    """
+    known = registry.readers().found
+    for reader in known:
+        if not reader.fallback and reader.claims(path):
+            if reader.dialect is None or reader.companion:
+                return (reader,)
+            spoken = [r for r in known if r.dialect is not None and not r.fallback and (r is reader or r.claims(path))]
+            general = [r for r in known if r.fallback and r.dialect is not None] if all(r.partial for r in spoken) else []
+            return (*spoken, *general)
+    return tuple(r for r in known if r.fallback and r.claims(path))
 
 
 def discover(paths: Sequence[str | Path]) -> tuple[Target, ...]:
@@ -106,16 +116,16 @@ def _tried() -> str:
 
 
 def _one_file(path: Path) -> Target:
-    reader = claimed_by(path) if path.is_file() else None
-    if reader is None or reader.companion:
+    readers = claimed_by(path) if path.is_file() else ()
+    if not readers or readers[0].companion:
         what, hint = _foreign(path)
         raise NothingReadable(what, where=str(path), hint=hint or _tried())
     beside = []
-    folder = reader.home(path)
+    folder = readers[0].home(path)
     for place in dict.fromkeys((path.parent, folder)):
         beside += [p for p in _files_of(place) if p != path]
-    companions = [("" + r.id, p) for p in beside if (r := _companion(p)) is not None]
-    return Target(path.name, path.parent, ((reader.id, path), *companions))
+    companions = [(r.id, p) for p in beside if (r := _companion(p)) is not None]
+    return Target(path.name, path.parent, (*((r.id, path) for r in readers), *companions))
 
 
 _UNPACK = "Unpack it and name the log."
@@ -152,8 +162,7 @@ def _foreign(path: Path) -> tuple[str, str]:
 def _companion(path: Path) -> Reader | None:
     if path.suffix.lower() not in (".json", ".yaml", ".yml"):
         return None
-    reader = claimed_by(path)
-    return reader if reader is not None and reader.companion else None
+    return next((r for r in claimed_by(path) if r.companion), None)
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -182,10 +191,13 @@ def _walk(root: Path) -> Iterable[Path]:
 def _in_folder(root: Path) -> list[Target]:
     logs: list[tuple[Reader, Path, Path]] = []  # reader, file, home
     companions: list[tuple[Reader, Path]] = []
+    shared: dict[Path, tuple[Reader, ...]] = {}
     for path in _walk(root):
-        reader = claimed_by(path)
-        if reader is None:
+        readers = claimed_by(path)
+        if not readers:
             continue
+        shared[path] = readers
+        reader = readers[0]
         if reader.companion:
             companions.append((reader, path))
         else:
@@ -207,7 +219,7 @@ def _in_folder(root: Path) -> list[Target]:
         label = f"{reader.id}:{reader.key(path)}" if many else ""
         groups.setdefault((top, label), []).append((reader, path))
     return [
-        _target(root, home, label, files, companions)
+        _target(root, home, label, [(r, path) for _, path in files for r in shared[path]], companions)
         for (home, label), files in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))
     ]
 
@@ -245,18 +257,29 @@ def _target(root: Path, home: Path, label: str, files: list[tuple[Reader, Path]]
 
 def read(target: Target) -> Run:
     """Reads all files of a target and assembles them; a reader that fails costs its files, and says so."""
-    by_reader: dict[str, list[Path]] = {}
+    raws, problems = read_raw(target)
+    return assemble(raws, name=target.name, path=str(target.home), problems=problems)
+
+
+def read_raw(target: Target) -> tuple[list[RawRun], list[Problem]]:
+    """What the readers found, one a reader or a set of dialects that share files, and what failed."""
+    asked: dict[Path, list[str]] = {}
     for reader_id, path in target.files:
-        by_reader.setdefault(reader_id, []).append(path)
+        asked.setdefault(path, []).append(reader_id)
+    together: dict[tuple[str, ...], list[Path]] = {}
+    for path, ids in asked.items():
+        together.setdefault(tuple(ids), []).append(path)
     known = {r.id: r for r in registry.readers()}
     raws, problems = [], []
-    for reader_id, paths in by_reader.items():
+    for names, paths in together.items():
         try:
-            raws.append(known[reader_id].read(paths))
+            readers = [known[n] for n in names]
+            raws.append(readers[0].read(paths) if len(readers) == 1 else transcribe(paths, readers))
         except Exception as error:
             where = ", ".join(str(p) for p in paths[:3])
-            problems.append(Problem(where, f"the {reader_id} reader failed ({type(error).__name__}: {error}); its files are left out"))
-    return assemble(raws, name=target.name, path=str(target.home), problems=problems)
+            what = f"the {'+'.join(names)} reader failed ({type(error).__name__}: {error}); its files are left out"
+            problems.append(Problem(where, what))
+    return raws, problems
 
 
 def assemble(raws: Sequence[RawRun], *, name: str, path: str = "", problems: Iterable[Problem] = ()) -> Run:

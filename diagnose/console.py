@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnose.model import Event, Frozen
@@ -24,6 +24,7 @@ _BARE = re.compile(  # an error without its traceback, as people paste it
 _EXIT = re.compile(
     r"exits with return code = (?P<code>-?\d{1,9})|failed \(exitcode: (?P<elastic>-?\d{1,9})\) local_rank: (?P<rank>\d{1,6})"
 )
+_GOOD_EXIT = re.compile(r"Process \d{1,12} exits successfully")
 _OOM = re.compile(r"(?i)cuda out of memory|hip out of memory|outofmemoryerror|cuda error: out of memory|RESOURCE_EXHAUSTED: Out of memory")
 _TRIED = re.compile(rf"[Tt]ried to allocate (?P<size>{NUM}) (?P<unit>[KMG]i?B)")
 _GIB = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0}
@@ -63,7 +64,7 @@ _SAVED = re.compile(
 )
 _LOADED = re.compile(
     r"(?i)loading checkpoint from|successfully loaded checkpoint|loading \d{1,6} zero partition checkpoints"
-    r"|resum(?:ing|ed) (?:training )?(?:from|at)|continuing training from checkpoint|loaded checkpoint"
+    r"|rank: \d{1,6} loading checkpoint|resum(?:ing|ed) (?:training )?(?:from|at)|continuing training from checkpoint|loaded checkpoint"
 )
 _STEP_IN_NAME = re.compile(r"(?:global_?step_?|iteration |iter_|checkpoint-|step_)(?P<at>\d{1,18})")
 _EVAL = re.compile(r"(?i)\*{5} Running Evaluation|evaluating iter \d{1,9}/|^validation (?:loss )?at|running validation")
@@ -94,6 +95,8 @@ class Facts:
     _frame: dict[int | None, str] = field(default_factory=dict)
     _seen: set[tuple[object, ...]] = field(default_factory=set)
     _errors: int = 0
+    _good: int = 0
+    _good_at: int = -1
     _launcher: tuple[str, Line] | None = None
 
     def take(self, line: Line) -> bool:
@@ -123,6 +126,11 @@ class Facts:
             says, line = self._launcher
             self._add("traceback", says, line)
             self.clean_end = False
+        if 0 <= self._good_at < len(self.events):
+            numbers = Frozen({"exit_code": 0.0, "processes": float(self._good)})
+            self.events[self._good_at] = replace(
+                self.events[self._good_at], says=f"{self._good} processes exit successfully", numbers=numbers
+            )
 
     # -- parts
 
@@ -170,9 +178,12 @@ class Facts:
         if _OOM.search(says):
             self._memory(line)
         self.clean_end = False
+        told = f"{says[:300]} (at {frame})" if frame else says
+        if _FLOOR.search(says) and self._once("scale-floor", line.rank):
+            self._add("scale-floor", says, line)
         if self._once("traceback", line.rank, says[:80]) and self._errors < 64:
             self._errors += 1
-            self._add("traceback", f"{says[:300]} (at {frame})" if frame else says, line)
+            self._add("traceback", told, line)
 
     def _bare_error(self, line: Line) -> bool:
         found = _BARE.match(line.text[:2000])
@@ -204,10 +215,20 @@ class Facts:
     def _exit(self, line: Line) -> bool:
         found = _EXIT.search(line.text) if "exit" in line.text else None
         if not found:
-            return False
+            return self._good_exit(line)
         code = int(found["code"] or found["elastic"])
         self._add("exit", line.text, line, rank=int(found["rank"]) if found["rank"] else None, numbers={"exit_code": float(code)})
         self.clean_end = code == 0 and self.clean_end is not False
+        return True
+
+    def _good_exit(self, line: Line) -> bool:
+        if not _GOOD_EXIT.search(line.text):
+            return False
+        self._good += 1
+        if self._good_at < 0:
+            self._good_at = len(self.events)
+            self._add("exit", "a process exits successfully", line, numbers={"exit_code": 0.0})
+        self.clean_end = self.clean_end is not False
         return True
 
     def _network(self, line: Line) -> bool:

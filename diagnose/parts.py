@@ -28,6 +28,8 @@ from diagnose.model import (
 
 if TYPE_CHECKING:
     from diagnose.case import Case
+    from diagnose.texts import Line
+    from diagnose.transcript import Page
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +67,17 @@ class RawRun:
     key: str = field(default="", kw_only=True)
     clean_end: bool | None = field(default=None, kw_only=True)
     facts: Mapping[str, Any] = field(default_factory=Frozen, kw_only=True)  # framework, world_size, started, ...
+    understood: Mapping[str, bytes] = field(default_factory=Frozen, kw_only=True)  # path -> a byte a line, 1 where it was understood
+
+
+class Dialect(Protocol):
+    """The lines of one console format. `take` looks at a line, puts what it says on the page and tells whether it understood it;
+    `close` settles what only the whole file tells. One object reads one file.
+    """
+
+    def take(self, line: Line, page: Page) -> bool: ...
+
+    def close(self, page: Page) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,10 @@ class Reader:
     key: Callable[[Path], str] = field(default=lambda path: "", kw_only=True)  # files of one home with other keys are other runs
     exclusive: bool = field(default=False, kw_only=True)  # everything in a claimed file's folder belongs to it, whoever else claims it
     companion: bool = field(default=False, kw_only=True)  # settings only (ds_config.json): never a run by itself
+    dialect: Callable[[], Dialect] | None = field(default=None, kw_only=True)  # of a console format: several can share a file
+    partial: bool = field(default=False, kw_only=True)  # a dialect whose program leaves the loss to the user's own lines
+    fallback: bool = field(default=False, kw_only=True)  # claims what no other reader claims
+    framework: str = field(default="", kw_only=True)  # the fact that this format is evidence of
 
 
 @runtime_checkable
@@ -170,4 +187,17 @@ def quiet(title: str, make: Callable[[], Mapping[str, tuple[Steps, Floats]]], **
     return Example(title, False, make, **more)
 
 
-__all__ = ["Detector", "Example", "GroupDetector", "RawRun", "RawSeries", "Reader", "Renderer", "Report", "Rule", "fires", "quiet"]
+__all__ = [
+    "Detector",
+    "Dialect",
+    "Example",
+    "GroupDetector",
+    "RawRun",
+    "RawSeries",
+    "Reader",
+    "Renderer",
+    "Report",
+    "Rule",
+    "fires",
+    "quiet",
+]

@@ -5,13 +5,12 @@ People paste what they see last. Such text holds no metric, and still tells how 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from diagnose import texts
 from diagnose.console import Facts
-from diagnose.model import Problem, Source
-from diagnose.parts import RawRun, Reader
+from diagnose.transcript import Page, console_reader
 
 _TELLING = frozenset(
     ("traceback", "oom", "nccl-timeout", "host-oom", "disk-full", "time-limit", "preempted", "cancelled", "hardware", "scale-floor")
@@ -65,20 +64,17 @@ def _tells(path: Path, text: str) -> bool:
     return any(e.kind in _TELLING for e in facts.events)
 
 
-def read(paths: Sequence[Path]) -> RawRun:
-    """The facts of all files."""
-    problems: list[Problem] = []
-    facts = [Facts(p) for p in paths]
-    for path, one in zip(paths, facts, strict=True):
-        for line in texts.lines(path, problems):
-            one.take(line)
-        one.close()
-    return RawRun(
-        events=tuple(e for f in facts for e in f.events),
-        problems=tuple(problems),
-        sources=tuple(Source(str(p), "crash") for p in paths),
-        clean_end=False if any(f.clean_end is False for f in facts) else None,
-    )
+class Ending:
+    """No line of its own: the facts that any console tells are all there is."""
+
+    def take(self, line: texts.Line, page: Page) -> bool:
+        """Never: the facts were looked for before."""
+        return False
+
+    def close(self, page: Page) -> None:
+        """Nothing is open."""
 
 
-READER = Reader("crash", "the end of a run in words (traceback, NCCL, Slurm)", claims, read, priority=5)
+READER = replace(
+    console_reader("crash", "the end of a run in words (traceback, NCCL, Slurm)", bool, Ending, priority=5, fallback=True), claims=claims
+)

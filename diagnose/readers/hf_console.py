@@ -12,14 +12,9 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import numpy as np
 
 from diagnose import texts
-from diagnose.console import Facts
-from diagnose.model import Frozen, Problem, Setting, Source
-from diagnose.parts import RawRun, RawSeries, Reader
+from diagnose.transcript import Page, console_reader
 
 _QUOTES = str.maketrans(dict.fromkeys("‘’‚′`“”„″", "'"))  # what forums and word processors make of a quote
 _START = re.compile(r"\{\s{0,4}'(?=[A-Za-z_])")  # a straight double quote is JSON, and another reader's
@@ -49,7 +44,6 @@ _LONGEST = 8000  # characters of one record: TRL prints some forty names
 _WRAPPED = 40  # lines that one pasted record may take
 _FINE = 100.0  # steps an epoch that two decimals of an epoch can tell apart
 _LAG = 3  # steps that a bar may lag behind
-_MOST_NAMES = 5000
 _ENOUGH = 0.6  # share of the rows at which a bar must have moved to be the step
 
 
@@ -68,15 +62,11 @@ class _Row:
         return "eval" if any(n.startswith("eval_") for n in names) and "loss" not in names else "train"
 
 
-def claims(path: Path) -> bool:
+def _printed(head: str) -> bool:
     """A printed dictionary with a trainer's names, in text that is no JSON file."""
-    try:
-        head = texts.head(path)
-        if path.suffix.lower() in {".py", ".ipynb", ".json", ".jsonl"} or head.lstrip()[:1] in {"[", "<"} or _is_json_lines(head):
-            return False
-        return any(_is_row(body) for body in _bodies(head.translate(_QUOTES)))
-    except Exception:  # a test that is False in doubt
+    if head.lstrip().startswith(("[{", "<")) or _is_json_lines(head):
         return False
+    return any(_is_row(body) for body in _bodies(head.translate(_QUOTES)))
 
 
 def _is_json_lines(head: str) -> bool:
@@ -110,75 +100,96 @@ def _values(body: str) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class _Console:
-    """One file's rows, settings and facts."""
+class Trainer:
+    """One file's rows; their steps are settled when all bars are known."""
 
-    path: Path
-    facts: Facts
     rows: list[_Row] = field(default_factory=list)
-    settings: list[Setting] = field(default_factory=list)
-    ended: bool = False
     _bar: int | None = None
     _held: list[str] = field(default_factory=list)
     _since: texts.Line | None = None
 
-    def feed(self, line: texts.Line) -> None:
-        """One line: a part of a record, a bar, a banner or a fact."""
+    def take(self, line: texts.Line, page: Page) -> bool:
+        """Whether the line holds a record, a part of one, or a banner; bars are looked at in passing."""
         text = line.text.translate(_QUOTES)
         if self._held:
-            self._continue(text, line)
-            return
+            self._continue(text, line, page)
+            return True
         at = 0
         for start in _START.finditer(text):
             if start.start() < at:
                 continue
-            self._see_bars(text[at : start.start()])
+            self._see_bars(text[at : start.start()], page)
             end = text.find("}", start.end(), start.end() + _LONGEST)
             if end < 0:
+                if not _is_row(f"{text[start.start() :]}}}") and len(text) - start.start() > _WRAPPED:
+                    break
                 self._held, self._since = [text[start.start() :]], line
-                return
-            self._record(text[start.start() : end + 1], line)
-            at = end + 1
-        rest = text[at:]
-        self._see_bars(rest)
-        if not at and not self.facts.take(line) and (found := _BANNER.match(rest)):
-            name = next((v for k, v in _BANNERS.items() if found["key"].startswith(k)), None)
-            if name and len(self.settings) < 100:
-                value = int(found["value"].replace(",", ""))
-                self.settings.append(Setting(name, value, spelled=found["key"].strip(), where=f"{self.path}:{line.number}"))
+                return True
+            if self._record(text[start.start() : end + 1], line, page):
+                at = end + 1
+        self._see_bars(text[at:], page)
+        return bool(at) or self._banner(text, line, page)
 
-    def _continue(self, text: str, line: texts.Line) -> None:
+    def _banner(self, text: str, line: texts.Line, page: Page) -> bool:
+        found = _BANNER.match(text) if " = " in text else None
+        name = next((v for k, v in _BANNERS.items() if found["key"].startswith(k)), None) if found else None
+        if found and name:
+            page.setting(name, int(found["value"].replace(",", "")), line)
+        return name is not None
+
+    def _continue(self, text: str, line: texts.Line, page: Page) -> None:
         end = text.find("}")
         self._held.append(text if end < 0 else text[: end + 1])
         if end < 0 and len(self._held) < _WRAPPED and sum(map(len, self._held)) < _LONGEST and not _START.search(text):
             return
         held, since = self._held, self._since or line
         self._held, self._since = [], None
-        self._record(" ".join(held) if any(h[-1:] in ",: " for h in held[:-1]) else "".join(held), since)
+        self._record(" ".join(held) if any(h[-1:] in ",: " for h in held[:-1]) else "".join(held), since, page)
         rest = text[end + 1 :] if end >= 0 else text
         if rest.strip() and (end >= 0 or _START.search(text)):
-            self.feed(texts.Line(line.number, rest, line.rank, line.time))
+            self.take(texts.Line(line.number, rest, line.rank, line.time), page)
 
-    def close(self) -> None:
-        """A record that the end of the file cut gives the pairs that are whole."""
+    def close(self, page: Page) -> None:
+        """A record that the end of the file cut gives the pairs that are whole; then all rows get their steps."""
         if self._held and self._since is not None:
             whole, _, _ = " ".join(self._held).rpartition(",")
-            self._record(whole, self._since)
+            self._record(whole, self._since, page)
             self._held = []
-        self.facts.close()
+        self._put(page)
+        self._scales(page)
 
-    def _see_bars(self, text: str) -> None:
+    def _see_bars(self, text: str, page: Page) -> None:
         for bar in _BAR.finditer(text[-4000:]):
             self._bar = int(bar["count"])
+            page.suggest(self._bar)
 
-    def _record(self, body: str, line: texts.Line) -> None:
+    def _record(self, body: str, line: texts.Line, page: Page) -> bool:
         if not _is_row(body):
-            return
+            return False
         row = _Row(_values(body), line, self._bar)
         if row.values:
             self.rows.append(row)
-            self.ended = self.ended or row.kind == "end"
-            self.facts.step = row.bar
+            if row.kind == "end":
+                page.clean_end = True
+        return True
+
+    def _put(self, page: Page) -> None:
+        rows = [r for r in self.rows if r.kind != "end"]
+        if not rows:
+            return
+        steps, axis, note = _steps(rows)
+        if note:
+            page.problem(note)
+        for row, step in zip(rows, steps, strict=True):
+            for name, value in row.values.items():
+                if name not in _STEPS:
+                    page.point(name, step, value, row.line, axis=axis)
+
+    def _scales(self, page: Page) -> None:
+        """The loss scale as overflow lines beside the bar tell it."""
+        for e in page.facts.events:
+            if e.kind == "overflow" and e.step is not None and "scale" in e.numbers:
+                page.point("loss_scale", e.step, e.numbers["scale"], texts.Line(int(e.where.rpartition(":")[2]), ""), axis="step")
 
 
 def _steps(rows: Sequence[_Row]) -> tuple[list[int], str, str]:
@@ -189,7 +200,9 @@ def _steps(rows: Sequence[_Row]) -> tuple[list[int], str, str]:
     training = [r for r in rows if r.kind == "train"]
     counts = [r.bar for r in training]
     moves = sum(a != b for a, b in itertools.pairwise([None, *counts]) if b is not None)
-    if moves >= max(2, _ENOUGH * len(training)):  # an evaluation draws a bar of its own: its rows keep the step before
+    if moves >= max(
+        1, min(2, len(training)), _ENOUGH * len(training)
+    ):  # an evaluation draws a bar of its own: its rows keep the step before
         per_epoch = _per_epoch(training)
         return _filled([_sharper(r, per_epoch) if r.kind == "train" else None for r in rows]), "step", ""
     steps, count = [], 0
@@ -224,60 +237,4 @@ def _filled(found: Sequence[int | None]) -> list[int]:
     return out
 
 
-def _series(console: _Console, source: int, problems: list[Problem]) -> list[RawSeries]:
-    rows = [r for r in console.rows if r.kind != "end"]
-    if not rows:
-        return []
-    steps, axis, note = _steps(rows)
-    if note:
-        problems.append(Problem(str(console.path), note))
-    columns: dict[tuple[str, int | None], list[tuple[int, float, float]]] = {}
-    for row, step in zip(rows, steps, strict=True):
-        for name, value in row.values.items():
-            if name in _STEPS or (len(columns) >= _MOST_NAMES and (name, row.line.rank) not in columns):
-                continue
-            columns.setdefault((name, row.line.rank), []).append((step, value, np.nan if row.line.time is None else row.line.time))
-    out = []
-    for (name, rank), points in columns.items():
-        at, values, times = (np.array(c, t) for c, t in zip(zip(*points, strict=True), (np.int64, float, float), strict=True))
-        out.append(RawSeries(name, at, values, times=times if np.isfinite(times).any() else None, rank=rank, axis=axis, source=source))
-    return out
-
-
-def _scales(console: _Console, source: int) -> list[RawSeries]:
-    """The loss scale as DeepSpeed's overflow lines beside the bar tell it."""
-    seen = [
-        (e.step, e.numbers["scale"]) for e in console.facts.events if e.kind == "overflow" and e.step is not None and "scale" in e.numbers
-    ]
-    if not seen:
-        return []
-    steps, values = zip(*seen, strict=True)
-    return [RawSeries("loss_scale", np.array(steps, np.int64), np.array(values, float), source=source)]
-
-
-def read(paths: Sequence[Path]) -> RawRun:
-    """All rows of the files, each file with its own bar."""
-    problems: list[Problem] = []
-    series: list[RawSeries] = []
-    consoles = []
-    for source, path in enumerate(paths):
-        console = _Console(path, Facts(path))
-        for line in texts.lines(path, problems):
-            console.feed(line)
-        console.close()
-        series += _series(console, source, problems)
-        series += _scales(console, source)
-        consoles.append(console)
-    ends = [True if c.ended and c.facts.clean_end is None else c.facts.clean_end for c in consoles]
-    return RawRun(
-        tuple(series),
-        settings=tuple(s for c in consoles for s in c.settings),
-        events=tuple(e for c in consoles for e in c.facts.events),
-        problems=tuple(problems),
-        sources=tuple(Source(str(p), "hf-console") for p in paths),
-        clean_end=False if False in ends else True if True in ends else None,
-        facts=Frozen(framework="hf"),
-    )
-
-
-READER = Reader("hf-console", "console of a Hugging Face Trainer", claims, read, priority=70)
+READER = console_reader("hf-console", "console of a Hugging Face Trainer", _printed, Trainer, priority=68, framework="hf")

@@ -6,6 +6,7 @@ themselves, records glued to a bar, prefixes of launchers and schedulers. Everyt
 """
 
 from diagnose.texts.decoding import BLOCK, LONGEST, MOST_NOTES, Line, head, lines, peel, seconds
+from diagnose.texts.literals import parsed, plain, shallow
 from diagnose.texts.mining import Miner, Point, pairs
 from diagnose.texts.numbers import NUM, number
 
@@ -21,6 +22,9 @@ __all__ = [
     "lines",
     "number",
     "pairs",
+    "parsed",
     "peel",
+    "plain",
     "seconds",
+    "shallow",
 ]

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnose import registry
 from diagnose.parts import RawRun, RawSeries
 from diagnose.readers.deepspeed import READER
+from diagnose.transcript import transcribe
 
 DATA = Path(__file__).parent.parent / "data" / "deepspeed"
 SHARED = Path(os.environ.get("DIAGNOSE_SHARED", "/nowhere"))
@@ -24,14 +26,21 @@ CHAT = "real/deepspeed/microsoft__DeepSpeedExamples/applications/DeepSpeed-Chat/
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="DIAGNOSE_SHARED names the folder of public logs")
 
 
+def read(*paths: Path) -> RawRun:
+    """As a run is read: DeepSpeed's dialect with whatever else the text speaks and, as DeepSpeed is partial, the general ones."""
+    known = registry.readers().found
+    others = [r for r in known if r.dialect and r is not READER and (r.fallback or any(r.claims(p) for p in paths))]
+    return transcribe(paths, [READER, *others])
+
+
 def run(name: str) -> RawRun:
-    return READER.read([DATA / name / "console.log"])
+    return read(DATA / name / "console.log")
 
 
 def text_run(tmp_path: Path, text: str, name: str = "train.log") -> RawRun:
     path = tmp_path / name
     path.write_text(text)
-    return READER.read([path])
+    return read(path)
 
 
 def one(found: RawRun, name: str, group: str = "", axis: str = "step") -> RawSeries:
@@ -133,7 +142,7 @@ def test_the_comms_logger_gives_totals_and_the_summary_table() -> None:
 
 
 def test_every_age_of_line_is_known() -> None:
-    found = READER.read([DATA / "deepspeed_variants.log"])
+    found = read(DATA / "deepspeed_variants.log")
     assert kinds(found)["overflow"] == 6
     assert sum("hysteresis" in e.numbers for e in found.events) == 1
     assert one(found, "SamplesPerSec", axis="iteration").steps.tolist() == [21]
@@ -144,7 +153,7 @@ def test_every_age_of_line_is_known() -> None:
 
 
 def test_megatron_lines_without_a_loss_are_nan_unless_all_was_skipped() -> None:
-    found = READER.read([DATA / "megatron_mds.log"])
+    found = read(DATA / "megatron_mds.log")
     losses = one(found, "lm loss")
     assert losses.steps.tolist() == list(range(20, 201, 10))
     assert losses.steps[np.isnan(losses.values)].tolist() == [150, 160]
@@ -176,15 +185,18 @@ def test_the_scale_guard_ends_a_run(tmp_path: Path) -> None:
     assert found.clean_end is False and found.events[-1].numbers == {"exit_code": 1.0}
 
 
-def test_the_first_error_of_each_rank_is_kept_and_the_launchers_is_not(tmp_path: Path) -> None:
+def test_each_ranks_errors_are_kept_with_their_place_and_the_launchers_is_not(tmp_path: Path) -> None:
     text = ""
     for rank in (1, 0):
         for line in ("Traceback (most recent call last):", '  File "t.py", line 3, in f', "    x()", f"RuntimeError: rank {rank} fell"):
             text += f"[rank{rank}]: {line}\n"
-    text += "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: later\n"
+    text += "[rank1]: Traceback (most recent call last):\n[rank1]: RuntimeError: rank 1 fell\n"
     text += 'Traceback (most recent call last):\n  File "run.py"\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n'
     found = text_run(tmp_path, text)
-    assert [(e.rank, e.says) for e in found.events] == [(1, "RuntimeError: rank 1 fell"), (0, "RuntimeError: rank 0 fell")]
+    assert [(e.rank, e.says) for e in found.events] == [
+        (1, "RuntimeError: rank 1 fell (at t.py:3)"),
+        (0, "RuntimeError: rank 0 fell (at t.py:3)"),
+    ]
 
 
 def test_out_of_memory_says_how_much_was_asked(tmp_path: Path) -> None:
@@ -251,7 +263,7 @@ def test_what_is_read_crosses_process_borders() -> None:
 # --- what is not ours ---
 
 
-@pytest.mark.parametrize("name", ["x.py", "README.md", "ds_config.json", "log.csv"])
+@pytest.mark.parametrize("name", ["x.py", "x.html", "ds_config.json", "log.csv"])
 def test_files_that_quote_logs_are_not_claimed(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes((DATA / "deepspeed_variants.log").read_bytes())
@@ -292,7 +304,7 @@ def test_a_truncated_log_reads_as_a_shorter_one(tmp_path_factory: pytest.TempPat
     raw = WHOLE[name][: int(share * len(WHOLE[name]))]
     path = tmp_path_factory.mktemp("t") / "x.log"
     path.write_bytes(raw)
-    shorter, whole = points(READER.read([path])), points(READER.read([DATA / name]))
+    shorter, whole = points(read(path)), points(read(DATA / name))
     for key, values in shorter.items():
         known = whole.get(key, values[:-1])
         assert values[:-1] == known[: len(values) - 1]
@@ -310,7 +322,7 @@ def test_foreign_lines_in_between_cost_nothing(tmp_path_factory: pytest.TempPath
     mixed = [m for m in mixed if m in lines or not any(c.isdigit() for c in m)]
     path = tmp_path_factory.mktemp("t") / "x.log"
     path.write_text("\n".join(mixed), encoding="utf-8")
-    assert points(READER.read([path])) == points(run("v0.19.8_z1_fp32"))
+    assert points(read(path)) == points(run("v0.19.8_z1_fp32"))
 
 
 def test_reading_twice_is_equal() -> None:
@@ -345,7 +357,7 @@ def test_hostile_lines_stay_linear(tmp_path: Path, lead: str, unit: str) -> None
     path.write_text(lead + unit * (1_000_000 // len(unit)) + "\n")
     start = time.perf_counter()
     READER.claims(path)
-    READER.read([path])
+    read(path)
     assert time.perf_counter() - start < 2.0  # seconds; a quadratic pattern takes minutes
 
 
@@ -355,7 +367,7 @@ def test_hostile_lines_stay_linear(tmp_path: Path, lead: str, unit: str) -> None
 def chat(part: str) -> RawRun:
     (path,) = (SHARED / CHAT / part).glob("*/*.log")
     assert READER.claims(path)
-    return READER.read([path])
+    return read(path)
 
 
 @needs_shared
@@ -385,12 +397,12 @@ def test_step_3_has_two_engines_of_47_lines() -> None:
 def test_every_public_deepspeed_log_is_survived() -> None:
     for path in sorted((SHARED / "real/deepspeed").rglob("*.*")):
         if path.is_file():
-            READER.read([path])
+            read(path)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["r23708d5", "r7892b7f", "r9beb8d0", "rae9ec1e", "re24cda6"])
 def test_benchmark_consoles_give_their_losses(name: str) -> None:
     path = SHARED / "faultbench/runs" / name / "train.log"
-    found = READER.read([path])
+    found = read(path)
     assert READER.claims(path) and len(one(found, "loss").steps) == len(one(found, "lr").steps) in (60, 70)

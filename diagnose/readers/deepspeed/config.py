@@ -1,4 +1,4 @@
-"""Settings in the console: the engine's dump, its `json = {…}` block, Megatron's argument block, launcher and optimizer lines."""
+"""Settings in the console: the engine's dump, its `json = {…}` block, launcher and optimizer lines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from diagnose.model import Problem
-from diagnose.readers.deepspeed.gathered import Gathered, Said, parsed, shallow
-from diagnose.texts import Line
+from diagnose.readers.deepspeed.columns import Said, nest
+from diagnose.texts import Line, parsed, shallow
+from diagnose.transcript import Page
 
 _DUMPED = re.compile(r"  (?P<key>\w{1,80}) (?:\.{1,80} | )?(?P<value>\S.*)$")  # `  gradient_clipping ............ 1.0`
 _JSON = re.compile(r"  ?json ?= ?\{\s*$")  # DeepSpeedConfig.print_user_config
-_ARGUMENT = re.compile(r"  (?P<key>[A-Za-z]\w{0,80}) \.{2,80} (?P<value>.*)$")  # Megatron: dots up to column 48
-_ARGUMENTS = re.compile(r"-{5,80} (?:end of )?arguments -{5,80}")
 _ASSIGNED = re.compile(r"(?<= )(?=\w{1,60}=)")  # between the pairs of `enabled=True loss_scale=0.0`
 _GROUPS = re.compile(r"\s{0,8}self\.(?P<key>\w{1,40}world_size|sequence_parallel_size)=(?P<value>\d{1,9})\b")
-_MEGATRON_WORLD = re.compile(r"using world size: (?P<world>\d{1,9})(?P<rest>.*)")
 _LAUNCHER_FLAG = re.compile(r" --(?P<key>[A-Za-z][\w-]{0,60})(?: (?P<value>(?!--)\S{1,200}))?")
 _FLOATS = re.compile(r"(?<=[\s:\[])([+-]?)(?:infinity|inf)(?=[\s,\]}]|$)")  # the dump's `infinity` is not JSON
 _MOST_LINES = 3000  # of one block; the longest dump in the public logs has 250
@@ -47,25 +44,22 @@ class ConfigDump:
     _key: str | None = None
     _start: Line | None = None
     _lines: list[str] = field(default_factory=list)
-    _arguments: bool = False
 
-    def take(self, said: Said, out: Gathered) -> bool:
+    def take(self, said: Said, out: Page) -> bool:
         """Whether the line belongs to a dump."""
         if self._key is not None and self._continued(said, out):
             return True
         if said.origin == "config.py" or said.text.startswith("  json"):
             return self._dump_line(said, out)
-        if self._argument(said, out):
-            return True
         return self._fact(said, out)
 
-    def close(self, out: Gathered) -> None:
+    def close(self, out: Page) -> None:
         """Says so when a block was never closed (the log was cut)."""
         if self._key is not None and self._start is not None:
-            out.problems.append(Problem(where=out.where(self._start), what=f"the block '{self._key or 'json'}' has no end; it is left out"))
+            out.problem(f"the block '{self._key or 'json'}' has no end; it is left out", self._start)
         self._key = None
 
-    def _continued(self, said: Said, out: Gathered) -> bool:
+    def _continued(self, said: Said, out: Page) -> bool:
         if said.origin:
             if said.origin == "config.py":  # another dump begins: this one was torn apart
                 self.close(out)
@@ -77,7 +71,7 @@ class ConfigDump:
             self.close(out)
         return True
 
-    def _finish(self, out: Gathered) -> None:
+    def _finish(self, out: Page) -> None:
         text = "\n".join(self._lines)
         key, start = self._key or "", self._start
         self._key, self._lines = None, []
@@ -90,17 +84,17 @@ class ConfigDump:
         if isinstance(value, dict):
             self._nest(key, value, start, out)
         else:
-            out.problems.append(Problem(where=out.where(start), what=f"the block '{key or 'json'}' is no JSON; it is left out"))
+            out.problem(f"the block '{key or 'json'}' is no JSON; it is left out", start)
 
-    def _nest(self, key: str, value: Any, line: Line, out: Gathered) -> None:
+    def _nest(self, key: str, value: Any, line: Line, out: Page) -> None:
         if isinstance(value, str) and re.match(r"\w{1,60}=", value) and " " in value:
             for part in _balanced(value):
                 name, _, inner = part.partition("=")
-                out.nest(f"{key}.{name}", parsed(inner), line)
+                nest(out, f"{key}.{name}", parsed(inner), line)
         elif value != {}:
-            out.nest(key, value, line)
+            nest(out, key, value, line)
 
-    def _dump_line(self, said: Said, out: Gathered) -> bool:
+    def _dump_line(self, said: Said, out: Page) -> bool:
         found = None if (is_json := _JSON.match(said.text)) else _DUMPED.match(said.text)
         if is_json or (found and found["value"].rstrip() == "{"):
             self._key, self._start, self._lines = (found["key"] if found else ""), said.line, ["{"]
@@ -110,16 +104,7 @@ class ConfigDump:
         self._nest(found["key"], parsed(found["value"]), said.line, out)
         return True
 
-    def _argument(self, said: Said, out: Gathered) -> bool:
-        if said.text.startswith("-") and _ARGUMENTS.search(said.text):
-            self._arguments = "end of" not in said.text
-            return True
-        if self._arguments and (found := _ARGUMENT.match(said.text)):
-            out.setting(found["key"], _flat(parsed(found["value"])), said.line)
-            return True
-        return False
-
-    def _fact(self, said: Said, out: Gathered) -> bool:
+    def _fact(self, said: Said, out: Page) -> bool:
         text = said.text
         taken = False
         for cue, pattern, name in _FACTS:
@@ -132,17 +117,12 @@ class ConfigDump:
         elif "self." in text and (found := _GROUPS.match(text)):
             out.setting(found["key"], int(found["value"]), said.line)
             taken = True
-        elif "using world size:" in text and (found := _MEGATRON_WORLD.search(text)):
-            out.setting("world_size", int(found["world"]), said.line)
-            for name, value in re.findall(r"(\w[\w-]{0,40}size): (\d{1,9})", found["rest"]):
-                out.setting(name, int(value), said.line)
-            taken = True
         elif text.startswith("cmd = "):
             self._command(said, out)
             taken = True
         return taken
 
-    def _command(self, said: Said, out: Gathered) -> None:
+    def _command(self, said: Said, out: Page) -> None:
         """The launcher's command line: every `--flag value` is a setting of the script."""
         out.setting("cmd", said.text[6:].strip(), said.line)
         for found in _LAUNCHER_FLAG.finditer(said.text):

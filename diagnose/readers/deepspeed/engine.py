@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass, field, replace
 
 from diagnose.model import Frozen
-from diagnose.readers.deepspeed.gathered import Gathered, Said
+from diagnose.readers.deepspeed.columns import Said, betas, drop, relabel, rename, repeats
 from diagnose.texts import NUM, Line, number
+from diagnose.transcript import Page
 
 _STEP = re.compile(
     r"\bstep=(?P<step>\d{1,18}), skipped=(?P<skipped>\d{1,18}), lr=\[(?P<lr>[^\]]{0,4000})\](?:, mom=\[(?P<mom>.{0,4000})\])?"
@@ -90,7 +91,7 @@ class Engine:
     _operations: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     _operation_lines: dict[tuple[str, str], Line] = field(default_factory=dict)
 
-    def take(self, said: Said, out: Gathered) -> bool:
+    def take(self, said: Said, out: Page) -> bool:
         """Whether the line is one of the engine's; what it says goes to `out`."""
         text = said.text
         if self._table is not None and self._table_row(said, out):
@@ -113,7 +114,7 @@ class Engine:
             return self._memory(said, out)
         return True
 
-    def _memory(self, said: Said, out: Gathered) -> bool:
+    def _memory(self, said: Said, out: Page) -> bool:
         if "Max_MA" in said.text and (found := _MEMORY.search(said.text)):
             for name in ("MA", "Max_MA", "CA", "Max_CA"):
                 out.row(name, number(found[name]) or 0.0, said.line, rank=said.rank)
@@ -124,7 +125,7 @@ class Engine:
             return False
         return True
 
-    def _progress(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _progress(self, found: re.Match[str], said: Said, out: Page) -> None:
         step, skipped = int(found["step"]), int(found["skipped"])
         if step == 0:  # printed at initialisation
             if self._last and max(self._last) > 0 and not self._init:
@@ -154,20 +155,20 @@ class Engine:
             if (value := number(token)) is not None:
                 out.point("lr" if i == 0 else f"lr[{i}]", step, value, said.line, group=group)
         if found["mom"]:
-            out.betas(found["mom"], said.line)
+            betas(out, found["mom"], said.line)
         if which == 0:
             self._anchors.add(step - self._timer_rows)
             self._settle(step, out)
-        out.step = step
+        out.step, out.counted = step, True
 
-    def _settle(self, step: int, out: Gathered) -> None:
+    def _settle(self, step: int, out: Page) -> None:
         """No overflow before a progress line came after its step."""
         for index in self._since:
             if (out.events[index].step or 0) > step:
                 out.events[index] = replace(out.events[index], step=step)
         self._since.clear()
 
-    def _throughput(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _throughput(self, found: re.Match[str], said: Said, out: Page) -> None:
         step = int(found["step"] or found["micro"])
         axis = "step" if found["step"] else "iteration"
         for pair in _FIELD.finditer(found["rest"]):
@@ -177,11 +178,10 @@ class Engine:
 
     # --- loss scale ---
 
-    def _scaling(self, said: Said, out: Gathered) -> bool:
+    def _scaling(self, said: Said, out: Page) -> bool:
         text = said.text
         if _FLOOR in text:
-            out.event("scale-floor", text.strip(), said.line, step=out.step, rank=said.rank)
-            return False  # it is also the end of a traceback
+            return False  # a fact of any console, and often the end of a traceback
         if "dynamic loss scale from" not in text and (found := _OVERFLOW.search(text)):
             self._fused_rank_0(found, said, out) if found["fused"] else self._zero_overflow(found, said, out)
         elif found := _GRAD_OVERFLOW.search(text):
@@ -194,7 +194,7 @@ class Engine:
             return False
         return True
 
-    def _new(self, says: str, numbers: dict[str, float], said: Said, out: Gathered, step: int | None = None) -> int:
+    def _new(self, says: str, numbers: dict[str, float], said: Said, out: Page, step: int | None = None) -> int:
         known = step
         if step is None:
             self._behind = self._behind + 1 if self._base == (out.step or 0) else 1
@@ -207,7 +207,7 @@ class Engine:
             out.point(_ATTEMPTED, step, numbers["scale"], said.line)
         return index
 
-    def _zero_overflow(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _zero_overflow(self, found: re.Match[str], said: Said, out: Page) -> None:
         rank = int(found["rank"]) if found["rank"] else said.rank
         content = (found["scale"], found["new"], found["had"], found["left"])
         last, time = self._zero, said.line.time
@@ -217,7 +217,7 @@ class Engine:
         index = self._new(found.group(), _numbers(found), replace(said, rank=rank), out)
         self._zero = _Overflow(index, content, {rank}, time)
 
-    def _grad_overflow(self, at: int, said: Said, out: Gathered) -> None:
+    def _grad_overflow(self, at: int, said: Said, out: Page) -> None:
         time = said.line.time if said.line.time is not None else out.last_time
         if at in self._iterations and _near(time, self._iterations[at], _FUSED_S):
             return  # another rank
@@ -225,7 +225,7 @@ class Engine:
         index = self._new(said.text.strip(), {"iteration": float(at)}, said, out, step=at + 1)
         self._fused = _Overflow(index, (), {said.rank}, time)
 
-    def _scale_change(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _scale_change(self, found: re.Match[str], said: Said, out: Page) -> None:
         old, new = number(found["old"]) or 0.0, number(found["new"]) or 0.0
         if found["way"] == "Increasing":
             content = (*found.groups(), out.step)
@@ -235,7 +235,7 @@ class Engine:
         elif self._fused and self._fused.index >= 0:
             self._complete(self._fused, old, new, said, out)
 
-    def _fused_rank_0(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _fused_rank_0(self, found: re.Match[str], said: Said, out: Page) -> None:
         numbers = _numbers(found)
         last = self._fused
         if last and last.index >= 0 and not last.confirmed and _near(said.line.time, last.time, _FUSED_S):
@@ -245,7 +245,7 @@ class Engine:
         index = self._new(found.group(), numbers, said, out)
         self._fused = _Overflow(index, (), {said.rank}, said.line.time, confirmed=True)
 
-    def _complete(self, last: _Overflow, scale: float | None, new: float | None, said: Said, out: Gathered) -> None:
+    def _complete(self, last: _Overflow, scale: float | None, new: float | None, said: Said, out: Page) -> None:
         event = out.events[last.index]
         if scale is None or new is None or "scale" in event.numbers:
             return
@@ -255,21 +255,21 @@ class Engine:
 
     # --- timers, pipeline, comms ---
 
-    def _timers(self, body: str, said: Said, out: Gathered) -> None:
+    def _timers(self, body: str, said: Said, out: Page) -> None:
         pairs = [(p["key"].strip(), number(p["value"]) or 0.0) for p in _TIMER.finditer(body)]
         for key, value in pairs:
             out.row(f"time (ms)/{key}", value, said.line, rank=said.rank)
         if any(key in _STEP_TIMERS for key, _ in pairs) and said.rank in (None, 0):
             self._timer_rows += 1
 
-    def _pipeline(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _pipeline(self, found: re.Match[str], said: Said, out: Page) -> None:
         step = int(found["step"])
         out.point("loss", step, number(found["loss"]) or 0.0, said.line)
         for pair in _PIPELINE_FIELD.finditer(found["rest"]):
             out.point(pair["key"], step, number(pair["value"]) or 0.0, said.line)
         out.step = step
 
-    def _comm(self, found: re.Match[str], said: Said, out: Gathered) -> None:
+    def _comm(self, found: re.Match[str], said: Said, out: Page) -> None:
         ms = number(found["ms"]) or 0.0
         out.row(f"comm op/{found['op']}/time (ms)", ms, said.line, rank=said.rank)
         key = (found["op"], f"{found['size']} {found['unit']}")
@@ -282,7 +282,7 @@ class Engine:
         got[2] = max(got[2], ms)
         got[3] += number(found["bus"]) or 0.0
 
-    def _table_row(self, said: Said, out: Gathered) -> bool:
+    def _table_row(self, said: Said, out: Page) -> bool:
         found = _TABLE_ROW.match(said.text)
         if found and self._table:
             cells = [number(c) for c in re.split(r" {2,}", found["rest"].strip())]
@@ -297,7 +297,7 @@ class Engine:
         self._table = None if said.origin else self._table
         return False
 
-    def close(self, out: Gathered) -> None:
+    def close(self, out: Page) -> None:
         """What only the whole file tells: steps of the timer lines, comms totals, columns that repeat each other."""
         for (op, size), (count, total, worst, bus) in self._operations.items():
             numbers = {"count": count, "total_ms": total, "avg_ms": total / count, "max_ms": worst, "busbw_gbps": bus / count}
@@ -308,14 +308,14 @@ class Engine:
             count = len(out.values("time (ms)/" + next((k for k in _STEP_TIMERS if f"time (ms)/{k}" in timed), "")))
             for name in timed:
                 if count and len(out.values(name)) == count and "microstep" not in name and "optimizer_" not in name:
-                    out.relabel(name, shift)
+                    relabel(out, name, shift)
         if out.names.isdisjoint({"loss scale", "loss_scale"}):
-            out.rename(_ATTEMPTED, "loss scale")
+            rename(out, _ATTEMPTED, "loss scale")
         else:
-            out.drop(_ATTEMPTED)
+            drop(out, _ATTEMPTED)
         for name in sorted(n for n in out.names if n.startswith("lr[")):
-            if out.repeats(name, "lr"):
-                out.drop(name)
+            if repeats(out, name, "lr"):
+                drop(out, name)
 
 
 def _numbers(found: re.Match[str]) -> dict[str, float]:
